@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 
 # Before any test module imports torchvision.
 define_missing_operators()
+
+# A busy machine is slow, and no test is about the time of one example.
+settings.register_profile("deeppool", deadline=None)
+settings.load_profile("deeppool")
 
 CHECKOUT = Path(__file__).parents[1]
 BROWSER = Path(__file__).with_name("browser")

@@ -5,8 +5,14 @@ from pathlib import Path
 import torch
 
 from deeppool.advice.layer_times import layer_times
-from deeppool.advice.record import Advice
-from deeppool.advice.techniques import burst_parallelism, collocation, crossing_jobs, partial_collectives
+from deeppool.advice.record import Advice, DataParallelTime, fastest_of
+from deeppool.advice.techniques import (
+    burst_parallelism,
+    collocation,
+    crossover,
+    ordered_transfers,
+    partial_collectives,
+)
 from deeppool.cluster.cluster import Cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
@@ -26,6 +32,7 @@ def advise(
     device: str = "a100-80",
     precision: Precision = "tf32",
     input_shape: Shapes | None = None,
+    profile_name: str | None = None,
     on_progress: Progress | None = None,
 ) -> Advice:
     """Returns which techniques are worth it over DDP, with the evidence, and what to do next.
@@ -41,6 +48,7 @@ def advise(
             to measure them here.
         precision: as for :func:`deeppool.estimate`.
         input_shape: shape of one sample, for a model that is not captured yet.
+        profile_name: file of the profile, which the next steps name; by default that of ``model``.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
@@ -57,18 +65,22 @@ def advise(
         input_shape=input_shape,
         on_progress=on_progress,
     )
-    name = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
+    given = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
+    name = profile_name or given
     fastest = plan(times, cluster, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)
     found = frontier(times, fastest.cluster, global_batch)
+    data_parallel = tuple(map(DataParallelTime, costs.gpu_counts, data_parallel_times(costs)))
+    baseline = fastest_of(data_parallel)
     return Advice(
         plan=fastest,
         frontier=found,
-        data_parallel=tuple(zip(costs.gpu_counts, data_parallel_times(costs), strict=True)),
+        data_parallel=data_parallel,
         findings=(
-            burst_parallelism(fastest, name),
-            collocation(found, times, name),
-            crossing_jobs(times, costs),
+            burst_parallelism(fastest, baseline, name),
+            collocation(found, times, baseline, name),
+            ordered_transfers(times, costs, baseline),
+            crossover(times, costs, baseline),
             partial_collectives(),
         ),
     )

@@ -1,5 +1,6 @@
 """Advice: for each technique a verdict, the evidence, and the next step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -19,7 +20,7 @@ class Finding:
     technique: str
     verdict: Verdict
     gain: float | None
-    """Predicted speed or throughput in times that of DDP; None where unknown."""
+    """Predicted speed or throughput in times that of the baseline; None where unknown."""
     evidence: str
     """Facts behind the verdict, with their values."""
     next_step: str
@@ -28,6 +29,18 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in get_args(Verdict):
             raise InvalidValueError(f"verdict must be one of {', '.join(get_args(Verdict))}, got {self.verdict!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelTime:
+    """DDP on a number of GPUs."""
+
+    gpus: int
+    seconds: float
+    """Seconds of an iteration."""
+
+    def __str__(self) -> str:
+        return f"{format_seconds(self.seconds)} on {self.gpus}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +53,46 @@ class Advice:
     """The fastest plan; data parallelism where no other is faster."""
     frontier: Frontier
     """All efficient plans."""
-    data_parallel: tuple[tuple[int, float], ...]
-    """GPU counts, and seconds of an iteration of DDP on as many."""
+    data_parallel: tuple[DataParallelTime, ...]
+    """DDP on each number of GPUs."""
     findings: tuple[Finding, ...]
     """One per technique."""
 
     @property
+    def baseline(self) -> DataParallelTime:
+        """DDP on the number of GPUs on which it is fastest."""
+        return fastest_of(self.data_parallel)
+
+    @property
     def recommended(self) -> tuple[Finding, ...]:
-        """Findings with the verdict yes, the largest gain first."""
-        worth = [finding for finding in self.findings if finding.verdict == "yes"]
-        return tuple(sorted(worth, key=lambda finding: -(finding.gain or 0.0)))
+        """Findings with the verdict yes."""
+        return tuple(finding for finding in self.findings if finding.verdict == "yes")
 
     def __str__(self) -> str:
-        best = self.recommended
         where = f"{self.plan.model}, batch {self.plan.global_batch} on {self.plan.gpus} GPUs"
-        if not best:
-            return f"{where}: keep DDP ({format_seconds(self.plan.data_parallel_iteration_time)} an iteration)"
-        names = ", ".join(f"{finding.technique} ({finding.gain:.2f}x)" for finding in best)
+        if not self.recommended:
+            return f"{where}: keep DDP ({self.baseline})"
+        names = ", ".join(f"{finding.technique} ({finding.gain:.2f}x)" for finding in self.recommended)
         return f"{where}: worth it over DDP: {names}"
 
     def explain(self) -> str:
         """Returns the verdicts with their evidence, and what to do next."""
-        plan = self.plan
-        ddp = plan.data_parallel_iteration_time
-        speedup = plan.single_gpu_iteration_time / ddp
-        counts = ", ".join(f"{format_seconds(seconds)} on {gpus}" for gpus, seconds in self.data_parallel)
-        lines = [
-            f"{plan.model}, global batch {plan.global_batch}, {plan.gpus} GPUs ({plan.cluster.name}); layer times "
-            f"{plan.provenance} for {plan.device_name}",
-            f"DDP: {speedup:.2f} times as fast as one GPU, {speedup / plan.gpus:.0%} of {plan.gpus}; {counts}",
-        ]
+        plan, best = self.plan, self.baseline
         width = max(len(finding.technique) for finding in self.findings)
-        lines += [f"  {each.technique:<{width}}  {each.verdict:<7}  {each.evidence}" for each in self.findings]
         steps = self.recommended or tuple(each for each in self.findings if each.verdict == "unknown")
-        heading = "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:"
-        lines += [heading, *(f"  {each.next_step}" for each in steps)]
-        return "\n".join(lines)
+        return "\n".join(
+            [
+                f"{plan.model}, global batch {plan.global_batch}, {plan.gpus} GPUs ({plan.cluster.name}); layer times "
+                f"{plan.provenance} for {plan.device_name}",
+                f"DDP takes {', '.join(map(str, self.data_parallel))} GPUs: fastest on {best.gpus}, "
+                f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one",
+                *(f"  {each.technique:<{width}}  {each.verdict:<7}  {each.evidence}" for each in self.findings),
+                "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:",
+                *(f"  {each.next_step}" for each in steps),
+            ]
+        )
+
+
+def fastest_of(data_parallel: Sequence[DataParallelTime]) -> DataParallelTime:
+    """Returns the fastest, of equal ones that on the fewest GPUs."""
+    return min(data_parallel, key=lambda one: (one.seconds, one.gpus))

@@ -1,13 +1,20 @@
-"""What each technique gains over DDP, predicted from the same layer times and network as a plan."""
+"""What each technique gains, predicted from the same layer times and network as a plan.
 
-from deeppool.advice.record import Finding, Verdict
+The baseline is what a user would run instead: DDP on the number of GPUs on which it is fastest.
+"""
+
+from dataclasses import replace
+
+from deeppool.advice.record import DataParallelTime, Finding, Verdict
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
-from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.plan import Plan
-from deeppool.planning.search.frontier import Frontier, FrontierPoint
+from deeppool.planning.search.frontier import Frontier
 from deeppool.profiling.table import Profile
+from deeppool.simulation.transfers.compare import compare_transfers
+from deeppool.simulation.transfers.comparison import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.units import format_bytes, format_seconds
 
 WORTH = 1.03
@@ -19,30 +26,34 @@ def verdict_on(gain: float) -> Verdict:
     return "yes" if gain >= WORTH else "no"
 
 
-def burst_parallelism(fastest: Plan, profile_name: str) -> Finding:
+def burst_parallelism(fastest: Plan, baseline: DataParallelTime, profile_name: str) -> Finding:
     """Judges the fastest plan."""
-    gain = fastest.data_parallel_iteration_time / fastest.iteration_time
-    taken = f"the fastest plan takes {format_seconds(fastest.iteration_time)}"
-    evidence = f"{taken}, {gain:.2f} times as fast as DDP" if gain > 1 else "no plan is faster than DDP"
+    gain = baseline.seconds / fastest.iteration_time
+    evidence = "no plan is faster than DDP"
+    if gain > 1 + TOLERANCE:
+        evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"
     command = f"deeppool plan {profile_name} --gpus {fastest.gpus} --global-batch {fastest.global_batch} -o plan.json"
     return Finding("burst parallelism", verdict_on(gain), gain, evidence, command)
 
 
-def collocation(found: Frontier, profile: Profile, profile_name: str) -> Finding:
+def collocation(found: Frontier, profile: Profile, baseline: DataParallelTime, profile_name: str) -> Finding:
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
-    The gain is in the samples per second of the cluster, both jobs counted.
+    The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free.
     """
     batch = profile.batch_sizes[-1]
     second = batch / profile.iteration_time(batch)
-    ddp = found.data_parallel_iteration_time
-    idle = max(found.gpus - point.gpu_seconds / point.iteration_time for point in as_fast_as_ddp(found))
-    alone, beside = found.global_batch / ddp, max(0.0, idle) * second
-    gain = 1 + beside / alone
-    evidence = (
-        f"plans as fast as DDP leave {max(0.0, idle) / found.gpus:.0%} of the GPU time idle; a second job there trains "
-        f"{beside:.4g} samples/s beside {alone:.4g}, if nothing interferes"
-    )
+    first = found.global_batch / baseline.seconds
+    limit = baseline.seconds * (1 + TOLERANCE)
+    busy = [point.gpu_seconds / point.iteration_time for point in found.points if point.iteration_time <= limit]
+    idle = max(0.0, found.gpus - min(busy, default=baseline.gpus))
+    gain = (first + idle * second) / (first + (found.gpus - baseline.gpus) * second)
+    evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
+    if verdict_on(gain) == "yes":
+        evidence += (
+            f": a second job there trains {idle * second:.4g} samples/s beside {first:.4g}, {gain:.2f} times as many "
+            "as with DDP, if nothing interferes"
+        )
     command = (
         f"deeppool plan {profile_name} --gpus {found.gpus} --global-batch {found.global_batch} "
         f"--goal cluster_throughput --background {profile_name} -o plan.json"
@@ -50,34 +61,44 @@ def collocation(found: Frontier, profile: Profile, profile_name: str) -> Finding
     return Finding("collocation", verdict_on(gain), gain, evidence, command)
 
 
-def as_fast_as_ddp(found: Frontier) -> list[FrontierPoint]:
-    """Returns the efficient plans that take no longer than DDP."""
-    limit = found.data_parallel_iteration_time * (1 + TOLERANCE)
-    return [point for point in found.points if point.iteration_time <= limit]
+def ordered_transfers(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
+    """Judges gradients that are sent in the order of need, in batches and patterns that suit model and network."""
+    step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())"
+    if baseline.gpus == 1 or not profile.graph.parameter_bytes:
+        return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
+    cluster = replace(costs.network.cluster, gpus=baseline.gpus)
+    found = compare_transfers(profile, cluster, costs.global_batch)
+    gain = found.speedup(DDP)
+    seconds = {method: format_seconds(found.plan(method).iteration_time) for method in (CARAMEL, DDP, TUNED_DDP, DEAR)}
+    evidence = (
+        f"forward and backward take {seconds[CARAMEL]} with them, {seconds[DDP]} by DDP ({seconds[TUNED_DDP]} with its "
+        f"best bucket size), {seconds[DEAR]} by DeAR"
+    )
+    return Finding("ordered transfers", verdict_on(gain), gain, evidence, step)
 
 
-def crossing_jobs(profile: Profile, costs: CostTable) -> Finding:
+def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
     """Judges two jobs of the model that cross over: one computes while the gradients of the other travel.
 
     The gain is over the same two jobs one after the other, each by DDP.
     """
-    cluster, batch = costs.network.cluster, costs.global_batch
-    ddp = data_parallel_plan(profile, cluster, batch, network_model=costs.network.model)
+    cluster = costs.network.cluster
     compute = float(costs.compute[:, -1].sum() + costs.update.sum())
     transfer = costs.network.all_reduce_time(cluster.gpus, profile.graph.parameter_bytes)
     job = JobCosts(profile.graph.model, compute, transfer)
-    gain = 2 * ddp.iteration_time / crossover_round_time((job, job))
+    gain = 2 * baseline.seconds / crossover_round_time((job, job))
     evidence = (
         f"two such jobs compute {format_seconds(compute)} and transfer {format_seconds(transfer)} a step each: "
-        f"together {gain:.2f} times as fast as one after the other by DDP"
+        f"together {gain:.2f} times as fast as one after the other"
     )
-    needed = 2 * max((use.total for use in ddp.memory), default=0.0)
     verdict = verdict_on(gain)
-    if cluster.memory is not None and needed > cluster.memory:
+    memory = memory_model(profile, costs.global_batch)
+    needed = 2 * memory.peak([tuple(range(cluster.gpus))] * len(profile.graph.layers)) if memory.known else 0
+    if verdict == "yes" and cluster.memory is not None and needed > cluster.memory:
         verdict = "no"
-        evidence += f", but they need {format_bytes(int(needed))} of {format_bytes(int(cluster.memory))} of memory"
+        evidence += f", but they need {format_bytes(needed)} of {format_bytes(int(cluster.memory))}"
     step = "dp.CrossoverScheduler([job, other]), two training jobs on the same ranks"
-    return Finding("crossing jobs", verdict, gain, evidence, step)
+    return Finding("crossover", verdict, gain, evidence, step)
 
 
 def partial_collectives() -> Finding:
@@ -87,5 +108,5 @@ def partial_collectives() -> Finding:
         "unknown",
         None,
         "they help where ranks differ from one iteration to the next, which no profile shows",
-        "deeppool train plan.json package.module:job --steps 100 (its record says how long each rank waits)",
+        "deeppool train plan.json package.module:job --steps 100, whose record says how long each rank computes",
     )

@@ -13,8 +13,8 @@ def advise(
     model: Annotated[
         str,
         typer.Argument(
-            help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), your own "
-            "model as package.module:callable, or the file of a profile."
+            help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), your "
+            "own model as package.module:callable, or the file of a profile."
         ),
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
@@ -23,8 +23,8 @@ def advise(
         str,
         typer.Option(
             metavar="NAME",
-            help="GPU whose data sheet estimates the layer times (`deeppool estimate --gpu list`), or cpu or cuda: they "
-            "are measured here. A profile has its own.",
+            help="GPU whose data sheet estimates the layer times (`deeppool estimate --gpu list`), or cpu or cuda: "
+            "they are measured here. A profile has its own.",
         ),
     ] = "a100-80",
     cluster: ClusterOption = None,
@@ -34,7 +34,7 @@ def advise(
     input_shape: ShapeOption = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="HTML page to write, with figures of the plan; needs no network."),
+        typer.Option(metavar="FILE", help="HTML page to write, with figures; it needs no network."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the advice (JSON).")] = None,
     as_json: AsJson = False,
@@ -63,7 +63,8 @@ def advise(
             on_progress=report,
         )
         place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
-        found = find_advice(times, place, global_batch)
+        named = model if Path(model).is_file() else None
+        found = find_advice(times, place, global_batch, profile_name=named)
     show(found, as_json, found.explain, output=output)
     if html is not None:
         from deeppool.figures.record_page import record_page

@@ -8,6 +8,7 @@
     figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               foreground iteration times alone and collocated, and background harvest
     figures.live(run.samples)              a run in progress: iteration times, bound, background throughput
+    figures.advice(found)                  what each technique gains over data parallelism
     figures.schedule(ring(4))              a collective's transfers from rank to rank, in rounds or priced on a cluster
     figures.scaling(study)                 speed-ups over GPUs and network speeds, and the best batch
     figures.throughput(shared)             foreground speed-up against cluster throughput, with static partitions

@@ -24,7 +24,7 @@ def advice(found: Advice, *, dark: bool = False) -> go.Figure:
         )
     )
     figure.add_vline(x=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
-    figure.update_xaxes(title_text="speed or throughput / that of DDP", rangemode="tozero")
+    figure.update_xaxes(title_text="speed or throughput / that of DDP where it is fastest", rangemode="tozero")
     plan = found.plan
     return theme.apply_theme(
         figure,

@@ -181,6 +181,7 @@ def day(nodes: Nodes) -> Day:
     beside = trained(coordinator, background)
     held = backgrounds()
     cancelled = coordinator.cancel(background)
+    psutil.wait_procs(held, timeout=PATIENCE)
     left = [process for process in (*held, *ranks()) if running(process)]
     files = list(nodes.folder.glob("deeppool-*"))
     return Day(together, *ended, beside, len(held), cancelled, left, files, coordinator.status())

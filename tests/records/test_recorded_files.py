@@ -16,6 +16,12 @@ from deeppool.records import files
 
 RECORDED = Path(__file__).parent / "recorded"
 FIGURES: dict[str, dict[str, Any]] = {
+    "advice": {
+        "data_parallel.2.seconds": 0.030000000000000002,
+        "findings.1.gain": 1.3333333333333335,
+        "findings.3.verdict": "yes",
+        "findings.4.gain": None,
+    },
     "cluster": {"gpus": 8, "name": "a small one", "gpus_per_node": 4, "inside.bandwidth": 3e11, "memory": 4e10},
     "cluster-comparison": {
         "trace": "two",

@@ -1,0 +1,117 @@
+"""Verdicts on models whose times and transfers can be computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+import deeppool as dp
+from deeppool import figures
+from deeppool.advice.record import Advice, Finding
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.profiling.table import Profile
+from tests.strategies import make_graph, profile_from_times
+
+MIB = 2**20
+LINK = Link(1e9, 0.0, "by hand")
+FOUR = Cluster(4, "by hand", 1, LINK, LINK)
+SIZES = (1, 2, 4, 8)
+
+
+def advise(profile: Profile, cluster: Cluster = FOUR) -> dict[str, Finding]:
+    return {finding.technique: finding for finding in dp.advise(profile, cluster, 8).findings}
+
+
+def chain(*layers: tuple[float, float, int]) -> Profile:
+    """Layers in sequence, each with seconds of its forward, seconds per sample, and bytes of its parameters."""
+    edges = [(), *((i,) for i in range(len(layers) - 1))]
+    graph = make_graph(edges, None, [size for *_, size in layers], [0 for _ in layers])
+    times = [lambda batch, fixed=fixed, each=each: fixed + batch * each for fixed, each, _ in layers]
+    return profile_from_times(graph, times, SIZES)
+
+
+def test_a_model_that_scales_by_itself_stays_with_ddp() -> None:
+    found = dp.advise(chain((0, 1e-3, 0), (0, 2e-3, 0)), FOUR, 8)
+    assert [one.seconds for one in found.data_parallel] == pytest.approx([24e-3, 12e-3, 6e-3])
+    assert {each.technique: each.verdict for each in found.findings} == {
+        "burst parallelism": "no",
+        "collocation": "no",
+        "ordered transfers": "no",
+        "crossover": "no",
+        "partial all-reduces": "unknown",
+    }
+    assert str(found).endswith("keep DDP (6 ms on 4)")
+    assert found.explain().endswith("whose record says how long each rank computes")
+
+
+def test_a_layer_that_no_further_gpu_speeds_up_leaves_time_for_a_second_job() -> None:
+    # Of 8 ms on 4 GPUs the second layer takes 6, and 6 on one: three GPUs are idle for 6 of 8 ms, of which a second job
+    # makes 8 samples in 14 ms per GPU.
+    found = advise(chain((0, 1e-3, 0), (6e-3, 0, 0)))["collocation"]
+    idle = 3 * 6 / 8
+    assert found.verdict == "yes"
+    assert found.gain == pytest.approx((8 / 8e-3 + idle * 8 / 14e-3) / (8 / 8e-3))
+
+
+def test_gradients_that_nothing_hides_are_hidden_by_a_second_job() -> None:
+    # One layer: its all-reduce starts when all is computed. A ring over 4 sends 2 * 3/4 of the bytes: 12 ms.
+    size = int(8e-3 * 1e9)
+    found = advise(chain((12e-3, 0, size)), replace(FOUR, gpus=4))
+    # DDP is fastest on one GPU, 12 ms; crossing over, two jobs take 2 * 12 on four.
+    assert found["crossover"].gain == pytest.approx(1.0)
+    found = advise(chain((0, 6e-3, size)))
+    # DDP: 48 on one GPU, 12 + 12 on four. Two jobs: 24 instead of 48.
+    assert found["crossover"].gain == pytest.approx(2.0)
+    assert found["crossover"].verdict == "yes"
+
+
+def test_two_jobs_must_fit_into_memory() -> None:
+    graph = chain((0, 6e-3, int(8e-3 * 1e9)))
+    small = advise(graph, replace(FOUR, memory=40e6))["crossover"]
+    assert small.verdict == "no"
+    assert "but they need" in small.evidence
+
+
+def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
+    # 64 MiB take 100 ms over this link: four GPUs lose all that they gain.
+    found = dp.advise(chain((0, 1e-3, 0), (0, 1e-4, 64 * MIB)), FOUR, 8)
+    assert found.baseline.gpus == 1
+    burst = found.findings[0]
+    assert burst.verdict == "yes"
+    # The first layer on four GPUs, the second on one.
+    assert burst.gain == pytest.approx((8e-3 + 0.8e-3) / (2e-3 + 0.8e-3))
+    assert found.findings[2].evidence == "DDP has nothing to send where it is fastest"
+
+
+def test_transfers_in_the_order_of_need_count_over_ddp() -> None:
+    found = advise(chain((0, 4e-3, MIB), (0, 4e-3, 8 * MIB), (0, 1e-3, 8 * MIB)))["ordered transfers"]
+    compared = dp.compare_transfers(chain((0, 4e-3, MIB), (0, 4e-3, 8 * MIB), (0, 1e-3, 8 * MIB)), FOUR, 8)
+    assert found.gain == pytest.approx(compared.speedup("DDP"))
+    assert found.gain > 1.03
+    assert found.verdict == "yes"
+
+
+def test_a_model_is_estimated_or_a_profile_read(tmp_path) -> None:
+    profile = chain((0, 1e-3, 0))
+    path = dp.save(profile, tmp_path / "mine.json")
+    assert dp.advise(str(path), 4, 8).plan.profile_fingerprint == dp.advise(profile, 4, 8).plan.profile_fingerprint
+    found = dp.advise("squeezenet1_1", 2, 2, device="h100", input_shape=(3, 64, 64))
+    assert found.plan.provenance == "estimated"
+    assert "H100" in found.plan.device_name
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "error", "said"),
+    [(4, 2, PlanError, "4 GPUs"), (4, 0, InvalidValueError, "global_batch must be at least 1, got 0")],
+)
+def test_an_impossible_request_says_so_before_anything_is_measured(gpus, batch, error, said) -> None:
+    with pytest.raises(error, match=said):
+        dp.advise("resnet50", gpus, batch)
+
+
+def test_the_figure_has_a_bar_for_each_technique_that_takes_no_measurement() -> None:
+    found = dp.advise(chain((0, 1e-3, 0), (6e-3, 0, 0)), FOUR, 8)
+    assert isinstance(found, Advice)
+    bars = figures.of(found).data[0]
+    assert list(bars.y) == ["crossover", "ordered transfers", "collocation", "burst parallelism"]
+    assert list(bars.x) == [finding.gain for finding in reversed(found.findings[:-1])]
