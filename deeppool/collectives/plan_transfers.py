@@ -4,10 +4,11 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deeppool.collectives.batching import BatchBounds, Gradient, batch_gradients, bounds_of_batches
 from deeppool.collectives.ordering import TransferRequest, order_transfers
+from deeppool.collectives.patterns import HALVES
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
 PriceAllReduce = Callable[[int, int], tuple[str, float]]
@@ -28,16 +29,39 @@ class PricedBatch:
 
 
 def plan_transfers(
-    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, size: float | None = None
+    parts: Sequence[PartTimes],
+    gradients: Sequence[Gradient],
+    price: PriceAllReduce,
+    size: float | None = None,
+    *,
+    halves: PriceAllReduce | None = None,
 ) -> TransferPlan:
-    """Plans the transfers of an iteration.
+    """Plans the transfers of an iteration: of two plans that which is predicted to be faster.
+
+    In one, batches are summed whole. In the other, each is sent in two halves, the second of which waits for the end of
+    the backward pass: a large gradient, ready early and needed late, then delays less what is needed before it.
 
     Args:
         parts: all parts of the model, in the order of their forwards.
         gradients: those that two or more ranks sum, in the order in which the backward pass completes them.
         price: chooses and prices the pattern of an all-reduce.
         size: bytes that gradients together do not exceed. Default: the bound that follows from the prices.
+        halves: the same of patterns that have halves. Default: all batches are summed whole.
     """
+    plans = [_plan(parts, gradients, price, size, split=False)]
+    if halves is not None:
+        plans.append(_plan(parts, gradients, halves, size, split=True))
+    return min(plans, key=lambda plan: plan.iteration_time)
+
+
+def _plan(
+    parts: Sequence[PartTimes],
+    gradients: Sequence[Gradient],
+    price: PriceAllReduce,
+    size: float | None,
+    *,
+    split: bool,
+) -> TransferPlan:
     ready = ready_times(parts)
     bounds = {
         ranks: bound if size is None else BatchBounds(size, math.inf)
@@ -49,7 +73,7 @@ def plan_transfers(
     gap = max((bound.gap for bound in bounds.values()), default=0.0)
     return TransferPlan(
         tuple(parts),
-        send(parts, found, by_need=True),
+        in_halves(parts, found) if split else send(parts, found, by_need=True),
         None if math.isinf(largest) else largest,
         None if math.isinf(gap) else gap,
     )
@@ -97,6 +121,17 @@ def send(parts: Sequence[PartTimes], batches: Sequence[PricedBatch], *, by_need:
         for sent in order_transfers(requests)
         for batch in [batches[sent.request]]
     )
+
+
+def in_halves(parts: Sequence[PartTimes], batches: Sequence[PricedBatch]) -> tuple[PlannedTransfer, ...]:
+    """Returns first halves in the order of readiness, and second ones by need when all first ones have ended."""
+    first, second = (
+        [replace(each, pattern=HALVES[each.pattern][half], seconds=each.seconds / 2) for each in batches]
+        for half in (0, 1)
+    )
+    sent = send(parts, first, by_need=False)
+    start = max([ready_times(parts)[0], *(each.done for each in sent)]) if parts else 0.0
+    return (*sent, *send(parts, [replace(each, ready=start) for each in second], by_need=True))
 
 
 def _bounds(gradients: Sequence[Gradient], price: PriceAllReduce) -> dict[tuple[int, ...], BatchBounds]:

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
-from deeppool.collectives.patterns import HALVES
-from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, price_batch, ready_times, send
+from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
 FIRST_BUCKET = 2**20
@@ -79,7 +78,7 @@ def dear_transfers(
         bucket: bytes at which a bucket is complete.
     """
     batches = [price_batch(members, ready_times(parts), price) for members in _buckets(gradients, bucket, bucket)]
-    return _plan(parts, _in_halves(parts, batches), bucket)
+    return _plan(parts, in_halves(parts, batches), bucket)
 
 
 def server_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce) -> TransferPlan:
@@ -95,18 +94,7 @@ def server_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], 
         price: prices a parameter server.
     """
     batches = [price_batch([each], ready_times(parts), price) for each in gradients]
-    return _plan(parts, _in_halves(parts, batches), 0.0)
-
-
-def _in_halves(parts: Sequence[PartTimes], batches: Sequence[PricedBatch]) -> tuple[PlannedTransfer, ...]:
-    """Returns first halves in the order of readiness, and second ones by need when all first ones have ended."""
-    first, second = (
-        [replace(each, pattern=HALVES[each.pattern][half], seconds=each.seconds / 2) for each in batches]
-        for half in (0, 1)
-    )
-    sent = send(parts, first, by_need=False)
-    start = max([ready_times(parts)[0], *(each.done for each in sent)]) if parts else 0.0
-    return (*sent, *send(parts, [replace(each, ready=start) for each in second], by_need=True))
+    return _plan(parts, in_halves(parts, batches), 0.0)
 
 
 def _buckets(gradients: Sequence[Gradient], size: float, first: float) -> list[list[Gradient]]:

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.cluster.measured_network import Curve
-from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY, schedule_named
+from deeppool.collectives.patterns import ALL_REDUCES, HALVES, LIBRARY, schedule_named
 from deeppool.collectives.schedule import Schedule, Transfer
 from deeppool.costs.communication import Network
 from deeppool.errors import InvalidValueError
@@ -44,7 +44,8 @@ Ports = dict[tuple[int, bool], float]
 """Bytes through each rank's port inside its node (True) or to others."""
 
 
-def all_reduce_times(cluster: Cluster, ranks: int, size: int) -> dict[str, float]:
+@lru_cache(maxsize=4096)
+def all_reduce_times(cluster: Cluster, ranks: int, size: int) -> Mapping[str, float]:
     """Returns the seconds of every pattern over two or more first GPUs; of the library's own where it was measured.
 
     Where every schedule was measured over as many GPUs, these are the measured times; else their prices.
@@ -65,11 +66,23 @@ def fastest_all_reduce(network: Network, ranks: int, size: int) -> tuple[str, fl
     By the model ``measured`` the fastest of all schedules and the library's own, else the model's.
     """
     if network.model == "measured":
-        times = all_reduce_times(network.cluster, ranks, size)
-        pattern = min(times, key=times.__getitem__)
-        return pattern, times[pattern]
+        return fastest_of_all(network.cluster, ranks, size)
     schedule = network.all_reduce_schedule(ranks, size)
     return LIBRARY if schedule is None else schedule.pattern, network.all_reduce_time(ranks, size)
+
+
+def fastest_of_all(cluster: Cluster, ranks: int, size: int) -> tuple[str, float]:
+    """Returns the fastest of all patterns and the library's own, over the first GPUs of a cluster, and its seconds."""
+    times = all_reduce_times(cluster, ranks, size)
+    pattern = min(times, key=times.__getitem__)
+    return pattern, times[pattern]
+
+
+def fastest_in_halves(cluster: Cluster, ranks: int, size: int) -> tuple[str, float]:
+    """Returns the fastest pattern that can be sent in halves, over the first GPUs of a cluster, and its seconds."""
+    times = all_reduce_times(cluster, ranks, size)
+    pattern = min(HALVES, key=times.__getitem__)
+    return pattern, times[pattern]
 
 
 def pattern_prices(network: Network, pattern: str) -> Callable[[int, int], tuple[str, float]]:
@@ -80,7 +93,6 @@ def pattern_prices(network: Network, pattern: str) -> Callable[[int, int], tuple
         pattern: ``library`` or a name of :data:`deeppool.collectives.patterns.ALL_REDUCES`.
     """
 
-    @lru_cache(maxsize=4096)
     def price(ranks: int, size: int) -> tuple[str, float]:
         times = all_reduce_times(network.cluster, ranks, size)
         return pattern, times.get(pattern, times["ring"])

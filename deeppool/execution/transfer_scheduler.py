@@ -37,7 +37,7 @@ from deeppool.collectives.ordering import FixedOrder
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.plan_transfers import plan_transfers
 from deeppool.costs.communication import Network
-from deeppool.costs.schedules import fastest_all_reduce, fastest_schedule
+from deeppool.costs.schedules import fastest_all_reduce, fastest_in_halves, fastest_schedule
 from deeppool.device.find import device_of
 from deeppool.errors import InvalidValueError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
@@ -69,10 +69,23 @@ class TransferScheduler:
         if self.batch_bytes is not None and not self.batch_bytes > 0:
             raise InvalidValueError(f"batch_bytes must be positive, got {self.batch_bytes:g} (None: by the network)")
 
-    def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
-        """Plans the transfers of an iteration; see :func:`deeppool.collectives.plan_transfers.plan_transfers`."""
+    def plan(
+        self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network, *, split: bool = True
+    ) -> TransferPlan:
+        """Plans the transfers of an iteration; see :func:`deeppool.collectives.plan_transfers.plan_transfers`.
+
+        Args:
+            parts: all parts of the model, in the order of their forwards.
+            gradients: those that are summed, in the order in which the backward pass completes them.
+            network: prices the patterns.
+            split: whether transfers may be sent in halves.
+        """
         return plan_transfers(
-            parts, gradients, lambda ranks, size: fastest_all_reduce(network, ranks, size), self.batch_bytes
+            parts,
+            gradients,
+            lambda ranks, size: fastest_all_reduce(network, ranks, size),
+            self.batch_bytes,
+            halves=(lambda ranks, size: fastest_in_halves(network.cluster, ranks, size)) if split else None,
         )
 
     def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster) -> ScheduledTraining:
@@ -188,7 +201,7 @@ class TransferDriver:
             for parameter in reversed(parameters)
         ]
         shared = [each for each in gradients if len(each.ranks) > 1]
-        self.transfers = self._method.plan(parts, shared, self._network)
+        self.transfers = self._method.plan(parts, shared, self._network, split=False)
         self._regroup(gradients)
 
     def _regroup(self, gradients: Sequence[Gradient]) -> None:

@@ -153,3 +153,26 @@ def test_gradients_of_nearly_the_same_time_share_a_transfer_and_its_latency() ->
     plan = plan_transfers(parts, gradients, lambda ranks, size: ("line", 0.5 + size / 1000))
     assert [each.gradients for each in plan.transfers] == [("d",), ("c", "b", "a")]
     assert plan.gap_bound == pytest.approx(0.501)
+
+
+def test_halves_are_sent_where_a_large_early_gradient_would_delay_a_small_one_that_is_needed_first() -> None:
+    parts = [PartTimes(name, 1.0, 2.0, (0, 1)) for name in "abc"]
+    gradients = [Gradient("c", 60, 2), Gradient("a", 10, 0)]
+
+    def price(ranks: int, size: int) -> tuple[str, float]:
+        return "ring", size / 10
+
+    # c occupies the network from 2 to 8, and a from 8 to 9: the forward begins at 9.
+    assert plan_transfers(parts, gradients, price).iteration_time == 12.0
+    # Half of c from 2 to 5, half of a from 6 to 6.5; then the other halves, a's first: it begins at 7, c's at 10.
+    plan = plan_transfers(parts, gradients, price, halves=price)
+    assert [(*each.gradients, each.sent, each.done) for each in plan.transfers] == [
+        ("c", 2.0, 5.0),
+        ("a", 6.0, 6.5),
+        ("a", 6.5, 7.0),
+        ("c", 7.0, 10.0),
+    ]
+    assert plan.iteration_time == 11.0
+    # Patterns that can be halved may be slower.
+    slow = plan_transfers(parts, gradients, price, halves=lambda ranks, size: ("ring", size / 5))
+    assert len(slow.transfers) == 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
@@ -10,7 +10,8 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.collectives.plan_transfers import PriceAllReduce, plan_transfers
 from deeppool.collectives.transfer_methods import ddp_transfers, dear_transfers, fused_transfers, server_transfers
-from deeppool.costs.schedules import all_reduce_times
+from deeppool.costs.communication import Network
+from deeppool.costs.schedules import fastest_in_halves, fastest_of_all, pattern_prices
 from deeppool.errors import InvalidValueError
 from deeppool.planning.request import check_batch
 from deeppool.profiling.table import Profile
@@ -67,24 +68,26 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
         raise InvalidValueError(f"servers must be 1 to {gpus}, one of the GPUs each, got {servers}")
     check_batch(gpus, global_batch)
     parts, gradients = parts_of(profile, -(-global_batch // gpus), gpus)
-    prices = _Prices(cluster)
+    by = partial(pattern_prices, Network(cluster))
 
     def best_bucket(method: Callable[..., TransferPlan], pattern: str) -> TransferPlan:
         total = float(sum(each.size for each in gradients))
         plans = [
-            method(parts, gradients, prices.of(pattern), bucket)
+            method(parts, gradients, by(pattern), bucket)
             for bucket in (BUCKET_BYTES, *(size for size in BUCKETS if size < total), total)
         ]
         return min(plans, key=lambda plan: plan.iteration_time)
 
     plans = {
-        SERVERS: _placed(parts, gradients, prices.of("parameter-server"), servers),
-        SHARDED: server_transfers(parts, gradients, prices.of("sharded-parameter-server")),
-        HOROVOD: fused_transfers(parts, gradients, prices.of("ring")),
-        DDP: ddp_transfers(parts, gradients, prices.of(LIBRARY)),
+        SERVERS: _placed(parts, gradients, by("parameter-server"), servers),
+        SHARDED: server_transfers(parts, gradients, by("sharded-parameter-server")),
+        HOROVOD: fused_transfers(parts, gradients, by("ring")),
+        DDP: ddp_transfers(parts, gradients, by(LIBRARY)),
         TUNED_DDP: best_bucket(ddp_transfers, LIBRARY),
         DEAR: best_bucket(dear_transfers, "ring"),
-        CARAMEL: plan_transfers(parts, gradients, prices.fastest),
+        CARAMEL: plan_transfers(
+            parts, gradients, partial(fastest_of_all, cluster), halves=partial(fastest_in_halves, cluster)
+        ),
     }
     return TransferComparison(
         model=profile.graph.model,
@@ -107,25 +110,3 @@ def _placed(
     ranks = len(gradients[0].ranks)
     # A server has one transfer at a time, and it takes as long as it does with all ranks.
     return server_transfers(parts, placed, lambda _, size: price(ranks, size))
-
-
-class _Prices:
-    """Seconds of all-reduces by every pattern, found once for each size."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._times = lru_cache(maxsize=None)(lambda ranks, size: all_reduce_times(cluster, ranks, size))
-
-    def fastest(self, ranks: int, size: int) -> tuple[str, float]:
-        """Returns the fastest pattern and its seconds."""
-        times = self._times(ranks, size)
-        pattern = min(times, key=times.__getitem__)
-        return pattern, times[pattern]
-
-    def of(self, pattern: str) -> PriceAllReduce:
-        """Returns what prices one pattern, whatever is faster; the library's as a ring where it was not measured."""
-
-        def price(ranks: int, size: int) -> tuple[str, float]:
-            times = self._times(ranks, size)
-            return pattern, times.get(pattern, times["ring"])
-
-        return price
