@@ -1,4 +1,4 @@
-"""Figures of single evaluation notebooks, as the DeepPool paper draws them.
+"""Figures of single evaluation notebooks, as the DeepPool paper draws them, and of the other systems.
 
 figures.workloads(graph, …)       what models consist of (table 1)
 figures.utilisation(profile, …)   throughput lost at small batches (figure 4)
@@ -7,6 +7,7 @@ figures.scenarios(found, …)       cluster throughput in three scenarios (figur
 figures.partitions(shared, …)     foreground speed-up against cluster throughput, a panel per foreground (figure 10)
 figures.ladder(runs)              what each sharing mechanism adds (figure 11)
 figures.search_times(times)       how long searches for a plan take (table 3)
+figures.transfer_gains(compared)  iterations by other methods of sending gradients, over Caramel's (caramel)
 """
 
 from deeppool.evaluation.figures.ladder import ladder
@@ -14,6 +15,7 @@ from deeppool.evaluation.figures.layer_speedups import layer_speedups
 from deeppool.evaluation.figures.partitions import partitions
 from deeppool.evaluation.figures.scenarios import scenarios
 from deeppool.evaluation.figures.search_times import search_times
+from deeppool.evaluation.figures.transfer_gains import transfer_gains
 from deeppool.evaluation.figures.utilisation import utilisation
 from deeppool.evaluation.figures.workloads import workloads
 
@@ -23,6 +25,7 @@ __all__ = [
     "partitions",
     "scenarios",
     "search_times",
+    "transfer_gains",
     "utilisation",
     "workloads",
 ]
