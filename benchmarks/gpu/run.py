@@ -8,6 +8,7 @@ Writes small JSON files: ``summary.json`` (environment, and per part what was me
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
 ran on a GPU: ``--device cpu --quick`` only tries the script. ``--device emulated`` runs all of it on any machine, with
 launches, streams, graphs and priorities as on a GPU; its numbers are emulated, and say nothing about a GPU's speed.
+``--device emulated:h200`` takes times and multiprocessors from a data sheet; only ``launches`` has no virtual time.
 """
 
 import argparse
@@ -21,13 +22,15 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, kernels, placements
+from benchmarks.gpu import collocation, placements
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Precision
 from deeppool.errors import DeeppoolError
+from deeppool.evaluation.experiments.stream_priorities import stream_priorities
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.table import Profile
 
@@ -60,13 +63,14 @@ ON_CUDA = (
 ON_CPU = (Mode("fp32", False),)
 MODES = {"cuda": ON_CUDA, "cpu": ON_CPU, "emulated": (Mode("fp32", True),)}
 """By kind of device."""
+QUICK_PAIRS = {"matrices": [16], "durations": [2e-4], "seconds": 0.05, "rounds": 1}
 
 
 @all_hardware_queues()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")
-    parser.add_argument("--device", choices=tuple(MODES), default="cuda")
+    parser.add_argument("--device", default="cuda", help="cuda, cpu, emulated, or emulated:GPU")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["profiles"], help="each fills a call")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="to be profiled")
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no measurement starts")
@@ -88,7 +92,7 @@ def main() -> None:
 
 def profiles(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """What is known so far, again and again; so do all parts."""
-    modes = MODES[arguments.device]
+    modes = MODES[find_kind(arguments.device).name]
     found: dict[str, Any] = {"measurements": [], "left_out": []}
     yield found
     for name in ["resnet18"] if arguments.quick else arguments.models:
@@ -120,12 +124,12 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
     yield found
     for setting in collocation.QUICK if arguments.quick else collocation.SETTINGS:
         if time.monotonic() > end:
-            found["left_out"].append(setting.foreground)
+            found["left_out"].append(setting.jobs.foreground)
             yield found
             continue
         others = found["measurements"]
         try:
-            for entry in collocation.Climb(setting, device, end).measure():
+            for entry in collocation.measure(setting, device, end):
                 found["measurements"] = [*others, entry]
                 yield found
         except (DeeppoolError, RuntimeError) as error:
@@ -135,13 +139,16 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
 
 def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """Which kernel disturbs which, and whose priority a graph has; a minute."""
-    device = find_device(arguments.device)
     found: dict[str, Any] = {"left_out": []}
-    for name, measured in (("priorities", kernels.priorities), ("interference", kernels.interference)):
+    quick = QUICK_PAIRS if arguments.quick else {}
+    for name in ("priorities", "interference"):
         if time.monotonic() > end:
             found["left_out"].append(name)
+        elif name == "priorities":
+            found[name] = [asdict(effect) for effect in stream_priorities(find_device(arguments.device))]
         else:
-            found[name] = measured(device, quick=arguments.quick)
+            measured = dp.measure_interference(device=arguments.device, waits=(), **quick)
+            found[name] = serialization.to_json(measured)
         yield found
 
 

@@ -45,10 +45,11 @@ class InProcessBackground:
         """Pieces that have finished so far, without those of the first step."""
         self._launcher = PieceLauncher(self.training.sharing, self._read, self._count, device, wait=self._wait)
         self.training.trainer.watcher = self._launcher
-        self._resumed, self._drained = threading.Event(), threading.Event()
+        self._clock = device.clock
+        self._resumed, self._drained = self._clock.signal(), self._clock.signal()
         self._drained.set()
-        self._thread = threading.Thread(target=self._run, name="deeppool background", daemon=True)
-        self._clock: int | None = None
+        self._thread: threading.Thread | None = None
+        self._cpu_clock: int | None = None
         """Clock of the thread's CPU time."""
         self._cpu_at_end = 0.0
         self.error: Exception | None = None
@@ -61,12 +62,12 @@ class InProcessBackground:
 
     def begin(self) -> None:
         """Starts a training phase: the step continues where it was stopped."""
-        self._began, self._finished, self._losses = time.perf_counter(), self.finished, []
+        self._began, self._finished, self._losses = self._clock.now(), self.finished, []
         if self.error is None:
             self._drained.clear()
         self._resumed.set()
-        if self._thread.ident is None:
-            self._thread.start()
+        if self._thread is None:
+            self._thread = self._clock.start_thread(self._run, "deeppool background")
 
     def rest(self, clock_offset: float = 0.0) -> dict[str, Any]:
         """Ends the training phase; pieces in flight now do not count. Returns when none is in flight.
@@ -101,13 +102,13 @@ class InProcessBackground:
     def cpu_seconds(self) -> float:
         """Returns the CPU time that the thread has used; on a CPU most of it is the pieces' own."""
         try:
-            return self._cpu_at_end if self._clock is None else time.clock_gettime(self._clock)
+            return self._cpu_at_end if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
         except OSError:  # the thread has just ended
             return self._cpu_at_end
 
     def _run(self) -> None:
         if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+            self._cpu_clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while True:
                 loss = self.training.step()
@@ -116,7 +117,7 @@ class InProcessBackground:
         except Exception as error:
             self.error = error
         finally:
-            self._cpu_at_end, self._clock = time.thread_time(), None
+            self._cpu_at_end, self._cpu_clock = time.thread_time(), None
             self._drained.set()
 
     def _read(self) -> tuple[BackgroundLimits, Operator | None]:
@@ -132,12 +133,12 @@ class InProcessBackground:
         if self._drained.is_set():
             self._resumed.wait()
         else:
-            time.sleep(POLL_SECONDS)
+            self._clock.sleep(POLL_SECONDS)
         return True
 
     def _count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
         self.finished += pieces
         if pieces:
             # A GPU's pieces are seen to be finished when the next one is launched.
-            now = time.perf_counter()
+            now = self._clock.now()
             self._pieces.append((now - busy, now))

@@ -53,7 +53,7 @@ class PieceLauncher:
         *,
         must_stop: Callable[[], bool] = lambda: False,
         wait: Callable[[float], bool] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
         used: Callable[[], float] = time.thread_time,
     ) -> None:
         """Starts without pieces in flight.
@@ -66,13 +66,13 @@ class PieceLauncher:
             must_stop: polled while a piece is delayed; True admits it, as the background stops after this step.
             wait: waits for some seconds or until the foreground notifies, and returns whether it did. Default: a
                 delayed piece polls, as is right at the lowest priority.
-            clock: current time in seconds.
+            clock: current time in seconds; that of the device's clock unless given.
             used: CPU seconds of this thread.
         """
         self._gate = Gate(sharing)
         self._foreground, self._count, self._device = foreground, count, device
         self._must_stop, self._wait = must_stop, wait
-        self._clock, self._used = clock, used
+        self._clock, self._used = clock or device.clock.now, used
         self._in_flight: deque[tuple[Operator, float, Any, Any]] = deque()
         """Pieces that the device has not passed, with their expected seconds and their stamps."""
         self._expected: dict[Operator, float] = {}

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice, cuda_problem
-from deeppool.device.kinds import KINDS, emulated_sheet, find_kind
+from deeppool.device.kinds import emulated_sheet, find_kind, kind_of_type
 from deeppool.device.protocol import Device
 from deeppool.errors import DeviceUnavailableError
 
@@ -33,7 +33,7 @@ def find_device(kind: str = "auto") -> Device:
 
 def device_of(place: "torch.device") -> Device:
     """Returns the device on which torch's tensors of ``place`` lie."""
-    kind = next(kind.name for kind in KINDS.values() if kind.torch_type == place.type)
+    kind = kind_of_type(place.type).name
     if kind == "emulated":
         from deeppool.device.emulated.device import device_at
 

@@ -17,6 +17,8 @@ class DeviceKind:
     """Backend of torch.distributed."""
     torch_type: str
     """Type of its torch device."""
+    kernel_type: str
+    """Type of the torch device whose kernels compute on it, and whose autocast applies."""
     on_gpus: bool
     """Whether a rank needs a GPU of the machine for itself."""
     on_cores: bool
@@ -26,9 +28,9 @@ class DeviceKind:
 KINDS = {
     kind.name: kind
     for kind in (
-        DeviceKind("cpu", "CPU", "gloo", "cpu", False, True),
-        DeviceKind("cuda", "GPU", "nccl", "cuda", True, False),
-        DeviceKind("emulated", "emulated GPU", "gloo", "privateuseone", False, False),
+        DeviceKind("cpu", "CPU", "gloo", "cpu", "cpu", False, True),
+        DeviceKind("cuda", "GPU", "nccl", "cuda", "cuda", True, False),
+        DeviceKind("emulated", "emulated GPU", "gloo", "privateuseone", "cpu", False, False),
     )
 }
 
@@ -52,6 +54,11 @@ def find_kind(name: str, *, also: str | None = None) -> DeviceKind:
         )
     emulated_sheet(name)
     return KINDS[kind]
+
+
+def kind_of_type(torch_type: str) -> DeviceKind:
+    """Returns the facts of the kind of device that a type of torch device is."""
+    return next(kind for kind in KINDS.values() if kind.torch_type == torch_type)
 
 
 def emulated_sheet(name: str) -> GpuSheet | None:

@@ -75,6 +75,10 @@ class Device(Protocol):
     asynchronous: bool
     """Whether work runs after its launch has returned, so that graphs of it (:meth:`repeatable`) save launches."""
 
+    def times_only(self) -> AbstractContextManager[None]:
+        """Declares that only the times of the block's work count: in virtual time no values are computed."""
+        ...
+
     def select(self, index: int) -> None:
         """Selects the device of this process by its index."""
         ...

@@ -70,11 +70,9 @@ class ForegroundPhases:
     @property
     def doing(self) -> Operator | None:
         """Operator that the device runs now, or None."""
-        with self._lock:
-            self._collect()
-            if self._open and self._device.passed(self._open[0][0].start):
-                return self._open[0][0].operator
-            return None
+        self._collect()
+        first = self._first()
+        return first[0].operator if first is not None and self._device.passed(first[0].start) else None
 
     def start(self) -> None:
         """Begins the first of some iterations that are timed; those before are forgotten."""
@@ -100,12 +98,22 @@ class ForegroundPhases:
         found = self._ended.popleft()
         while not self._device.passed(found.end):
             self._device.clock.sleep(POLL_SECONDS)
-        with self._lock:
-            self._collect()
+        self._collect()
         return self._device.seconds(found.start, found.end), found.times
 
     def _collect(self) -> None:
-        """Adds the times of the phases that the device has passed."""
-        while self._open and (end := self._open[0][0].end) is not None and self._device.passed(end):
-            phase, iteration = self._open.popleft()
-            iteration.times[phase.operator] += self._device.seconds(phase.start, end)
+        """Adds the times of the phases that the device has passed; it is never asked while the lock is held."""
+        while (first := self._first()) is not None:
+            phase, iteration = first
+            if phase.end is None or not self._device.passed(phase.end):
+                return
+            seconds = self._device.seconds(phase.start, phase.end)
+            with self._lock:
+                # The other thread may have added it meanwhile.
+                if self._open and self._open[0][0] is phase:
+                    self._open.popleft()
+                    iteration.times[phase.operator] += seconds
+
+    def _first(self) -> tuple[_Phase, _Iteration] | None:
+        with self._lock:
+            return self._open[0] if self._open else None

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import collocation, kernels, run
+from benchmarks.gpu import collocation, run
 from deeppool.base import serialization
 from deeppool.profiling.measure import sampling
 from deeppool.profiling.table import Profile
+from deeppool.scheduling.mechanism_ladder import mechanism_ladder
 
 
 @pytest.fixture
@@ -58,7 +59,9 @@ def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script,
     assert "checks" in measured
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.stress)])
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("device", ["emulated:h200", "emulated"])
 def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     summary = json.loads(
         (script("--device", device, "--quick", "--parts", "ladder", "pairs") / "summary.json").read_text()
@@ -66,68 +69,24 @@ def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     assert summary["device"] == device
     (measured,) = summary["ladder"]["measurements"]
     (gap,) = measured["gaps"]
-    assert [rung["rung"] for rung in gap["rungs"]] == list(collocation.LADDER)
-    for rung in gap["rungs"]:
-        assert rung["foreground"]["mean"] > 0
-        assert rung["background_samples_per_second_alone"] > 0
-        assert rung["harvest"] >= 0
-    problems = {rung["rung"]: rung["problem"] for rung in gap["rungs"] if rung["problem"]}
-    assert problems == {"+ SM share 25 %": f"device {device} has no multiprocessors"}
-    kinds = len(kernels.QUICK_SIZES)
-    assert len({(pair["foreground"], pair["background"]) for pair in summary["pairs"]["interference"]}) == kinds**2
-    assert all(pair["share_of_alone"] > 0 for pair in summary["pairs"]["interference"])
-    assert len(summary["pairs"]["priorities"]) == 4
-
-
-def climb(script):
-    """The entry of the only setting."""
-    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
-    (measured,) = summary["ladder"]["measurements"]
-    return measured
-
-
-@pytest.mark.stress
-def test_a_rung_that_cannot_be_had_is_named_and_the_others_are_climbed(script, monkeypatch):
-    make = collocation.Climb.make
-
-    def refuse(climb, name, *rung):
-        if name == "+ SM share 25 %":
-            raise RuntimeError("no context\nand a traceback of C++")
-        make(climb, name, *rung)
-
-    monkeypatch.setattr(collocation.Climb, "make", refuse)
-    measured = climb(script)
-    (gap,) = measured["gaps"]
-    assert measured["failed"] == {"+ SM share 25 %": "no context"}
-    assert gap["left_out"] == ["+ SM share 25 %"]
-    assert len(gap["rungs"]) == len(collocation.LADDER) - 1
-
-
-@pytest.mark.stress
-def test_a_background_that_fails_beside_the_foreground_is_no_result(script, monkeypatch):
-    run_beside, rungs = collocation.Background.run, []
-
-    def run_and_fail(rung, foreground, iterations):
-        rungs.append(rung)
-        if rung is rungs[0]:
-            rung.job.training.step = lambda: 1 / 0
-        run_beside(rung, foreground, iterations)
-
-    monkeypatch.setattr(collocation.Background, "run", run_and_fail)
-    measured = climb(script)
-    (gap,) = measured["gaps"]
-    first = next(iter(collocation.LADDER))
-    assert measured["failed"] == {first: "beside the foreground: failed: ZeroDivisionError: division by zero"}
-    assert gap["left_out"] == [first]
-    assert len(gap["rungs"]) == len(collocation.LADDER) - 1
+    assert (measured["failed"], gap["left_out"]) == ({}, [])
+    assert [rung["rung"] for rung in gap["rungs"]] == list(mechanism_ladder(share=collocation.SHARE))
+    assert all(rung["foreground"]["mean"] > 0 and rung["harvest"] >= 0 for rung in gap["rungs"])
+    assert summary["pairs"]["left_out"] == []
+    assert len(summary["pairs"]["priorities"]) == 8
+    assert [arrangement["name"] for arrangement in summary["pairs"]["interference"]["arrangements"]] == [
+        "normal",
+        "lowest",
+    ]
 
 
 def test_a_foreground_that_cannot_be_made_is_an_entry_too(script, monkeypatch):
-    def fail(name, place):
+    def fail(*_, **__):
         raise RuntimeError("the GPU is full")
 
-    monkeypatch.setattr(collocation, "capture", fail)
-    measured = climb(script)
+    monkeypatch.setattr(collocation, "StreamLadder", fail)
+    summary = json.loads((script("--device", "cpu", "--quick", "--parts", "ladder") / "summary.json").read_text())
+    (measured,) = summary["ladder"]["measurements"]
     assert (measured["error"], measured["gaps"]) == ("the GPU is full", [])
 
 

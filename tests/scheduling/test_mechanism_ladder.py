@@ -23,3 +23,10 @@ def test_batches_and_the_bound_are_those_requested() -> None:
     last = list(found)[-1]
     assert last == "+ bound 3 %"
     assert found[last].sharing == replace(found["+ smaller batch"].sharing, max_slowdown=0.03)
+
+
+def test_a_share_is_a_rung_of_its_own_before_the_bound() -> None:
+    found = mechanism_ladder(share=0.25)
+    assert list(found)[-3:] == ["+ smaller batch", "+ SM share 25 %", "+ bound 1 %"]
+    assert found["+ SM share 25 %"].sharing == replace(found["+ smaller batch"].sharing, share=0.25)
+    assert found["+ bound 1 %"] == mechanism_ladder()["+ bound 1 %"]

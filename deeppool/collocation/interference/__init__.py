@@ -3,7 +3,7 @@
 measure            measure_interference: all measurements → an Interference record
 pair_rates         all pairs of kernels in turn, over several rounds → rates relative to running alone
 cpu_bench          pairs of kernels in two processes, on one core or two
-cuda_bench         pairs of kernels in two streams of one process
+stream_bench       pairs of kernels in two streams of one process
 kernel_worker      the process of a CPU bench
 synthetic_kernels  kernels by arithmetic intensity and duration
 waits              throughput of a background in a foreground's waits, by their length

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
-from deeppool.device.cpu import cpu_seconds_of, lower_priority, pin_to_core
+from deeppool.device.cpu import CpuDevice, cpu_seconds_of, lower_priority, pin_to_core
 from deeppool.processes.managed_process import CommandChannel
 
 
@@ -22,9 +22,10 @@ def main() -> None:
     setup = commands.next()
     pin_to_core(setup["core"])
     torch.set_num_threads(1)
-    held = buffers("cpu")
+    device = CpuDevice()
+    held = buffers(device)
     kinds = [KernelSpec(*kind) for kind in setup["kinds"]]
-    sizes = setup["sizes"] or [calibrate(kind, held, lambda: None) for kind in kinds]
+    sizes = setup["sizes"] or [calibrate(kind, held, device) for kind in kinds]
     made = [launcher(kind, held, size) for kind, size in zip(kinds, sizes, strict=True)]
     # Only now: beside a busy core the lowest priority would never be ready.
     lower_priority(setup["priority"])

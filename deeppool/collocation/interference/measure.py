@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +10,14 @@ import torch
 
 from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.cpu_bench import CpuBench
-from deeppool.collocation.interference.cuda_bench import CudaBench
-from deeppool.collocation.interference.pair_rates import measure_rates
-from deeppool.collocation.interference.synthetic_kernels import kernel_specs
+from deeppool.collocation.interference.pair_rates import PairBench, measure_rates
+from deeppool.collocation.interference.stream_bench import StreamBench
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, kernel_sizes, kernel_specs
 from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -42,13 +44,14 @@ def measure_interference(
     """Measures every kernel alone and beside every other, as in DeepPool's figure 12.
 
     On a CPU the foreground is a process on the first core; the background is another one, on the same core at each
-    priority, or on a second core. On a GPU both are streams of one process. Nothing else may run meanwhile.
+    priority, or on a second core. On a GPU, also an emulated one, both are streams of one process. Nothing else may run
+    meanwhile, unless the device's time is virtual.
 
     On a CPU it also measures the work of a background at the lowest priority while a foreground waits, with two
     trainings; and inside transfers, with two ranks, where there are two cores.
 
     Args:
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: see :func:`deeppool.device.find.find_device`.
         matrices: rows of the square matrices of the products; beside them there are sums of vectors.
         durations: seconds that a kernel takes alone.
         arrangements: ``normal``, ``nice``, ``lowest`` and ``other core`` on a CPU, ``normal`` and ``lowest`` on a GPU;
@@ -67,9 +70,9 @@ def measure_interference(
         raise InvalidValueError(f"seconds must be positive and rounds at least 1, got {seconds:g} and {rounds}")
     found = find_device(device)
     report = on_progress or (lambda what, share: None)
-    chosen, lengths = kernel_specs(found.kind, matrices, durations), check_waits(waits)
+    chosen, lengths = kernel_specs(kernel_sizes(found), matrices, durations), check_waits(waits)
     report("starting", 0.0)
-    with (CudaBench if found.asynchronous else CpuBench)(chosen, arrangements) as bench:
+    with found.times_only(), _bench(found, chosen, arrangements) as bench:
         names = list(bench.arrangements)
         with_waits = not found.asynchronous and "lowest" in names and bool(lengths)
         with_transfers = with_waits and found.count >= RANKS
@@ -101,6 +104,12 @@ def measure_interference(
         ),
         waits=measured,
     )
+
+
+def _bench(
+    device: Device, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None
+) -> AbstractContextManager[PairBench]:
+    return StreamBench(device, kinds, arrangements) if device.asynchronous else CpuBench(kinds, arrangements)
 
 
 def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:

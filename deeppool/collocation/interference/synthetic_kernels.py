@@ -6,23 +6,38 @@ buffer, so that nothing is left in a cache from the last one.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 
 SUM_INTENSITY = 1 / 12
 """FLOP per byte of c = a + b in 32 bits."""
-MATRICES = {"cpu": (16, 128), "cuda": (16, 128, 1024)}
-"""Rows of the square matrices; N rows give N / 6 FLOP per byte."""
-DURATIONS = {"cpu": (2e-4, 2e-3, 2e-2), "cuda": (2e-5, 2e-4, 2e-3)}
-"""Seconds of a kernel."""
 _EXAMPLE = {"matrices": "16, 128", "durations": "0.0002, 0.002"}
-BUFFER = {"cpu": 2**25, "cuda": 2**28}
-"""Numbers in each of three buffers: more than a cache holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """Sizes of the kernels on a kind of processor, unless others are asked for."""
+
+    matrices: tuple[int, ...]
+    """Rows of the square matrices; N rows give N / 6 FLOP per byte."""
+    durations: tuple[float, ...]
+    """Seconds of a kernel."""
+    buffer: int
+    """Numbers in each of three buffers: more than a cache holds."""
+
+
+CPU = KernelSizes((16, 128), (2e-4, 2e-3, 2e-2), 2**25)
+GPU = KernelSizes((16, 128, 1024), (2e-5, 2e-4, 2e-3), 2**28)
+
+
+def kernel_sizes(device: Device) -> KernelSizes:
+    """Returns the sizes for a device: those of a GPU if it has memory of its own."""
+    return CPU if device.memory is None else GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +54,20 @@ class KernelSpec:
 
 
 def kernel_specs(
-    device: str, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None
+    sizes: KernelSizes, matrices: Sequence[int] | None = None, durations: Sequence[float] | None = None
 ) -> list[KernelSpec]:
     """Returns all classes, in the order of an Interference record.
 
     Args:
-        device: ``cpu`` or ``cuda``.
-        matrices: rows of the matrices; sums are measured in any case. :data:`MATRICES` unless given.
-        durations: seconds of the kernels; :data:`DURATIONS` unless given.
+        sizes: those of the device.
+        matrices: rows of the matrices; sums are measured in any case. Those of ``sizes`` unless given.
+        durations: seconds of the kernels; those of ``sizes`` unless given.
 
     Raises:
         InvalidValueError: matrices or durations that are not positive.
     """
-    rows = MATRICES[device] if matrices is None else sorted(set(matrices))
-    lengths = DURATIONS[device] if durations is None else sorted(set(durations))
+    rows = sizes.matrices if matrices is None else sorted(set(matrices))
+    lengths = sizes.durations if durations is None else sorted(set(durations))
     for name, values in (("matrices", rows), ("durations", lengths)):
         if min(values, default=1) <= 0 or (name == "durations" and not values):
             raise InvalidValueError(
@@ -61,19 +76,19 @@ def kernel_specs(
     return [KernelSpec(size, seconds) for size in (None, *rows) for seconds in lengths]
 
 
-def buffers(device: str) -> list[torch.Tensor]:
-    """Returns two buffers to read and one to write, for all kernels of a process."""
-    return [torch.rand(BUFFER[device], device=device) for _ in range(3)]
+def buffers(device: Device) -> list[torch.Tensor]:
+    """Returns two buffers to read and one to write, for all kernels of a job."""
+    return [torch.rand(kernel_sizes(device).buffer, device=device.torch_device()) for _ in range(3)]
 
 
-def calibrate(kind: KernelSpec, held: list[torch.Tensor], synchronize: Callable[[], None]) -> int:
+def calibrate(kind: KernelSpec, held: list[torch.Tensor], device: Device) -> int:
     """Returns how many numbers to add, or matrices to multiply, take about the duration of the class."""
     unit = 1 if kind.rows is None else kind.rows**2
     most = held[0].numel() // unit
     count = 4096 if kind.rows is None else 1
     for _ in range(20):
         count = min(count, most)
-        seconds = _time(launcher(kind, held, count), synchronize)
+        seconds = _time(launcher(kind, held, count), device)
         if count == most or abs(seconds / kind.seconds - 1) < 0.1 or (count == 1 and seconds > kind.seconds):
             return count
         count = max(1, round(count * min(kind.seconds / seconds, 16.0)))
@@ -99,16 +114,16 @@ def _starts(length: int, size: int) -> range:
     return range(0, length - size + 1, max(size, length // 64))
 
 
-def _time(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
+def _time(run: Callable[[], object], device: Device) -> float:
     """Returns the median of seven batches, each long enough to time, without the cost of waiting for the device."""
     run()
-    synchronize()
+    device.synchronize()
     times = []
     for _ in range(7):
-        started, repeats = time.perf_counter(), 0
-        while repeats < 3 or (time.perf_counter() - started < 1e-3 and repeats < 100):
+        started, repeats = device.clock.now(), 0
+        while repeats < 3 or (device.clock.now() - started < 1e-3 and repeats < 100):
             run()
             repeats += 1
-        synchronize()
-        times.append((time.perf_counter() - started) / repeats)
+        device.synchronize()
+        times.append((device.clock.now() - started) / repeats)
     return sorted(times)[3]

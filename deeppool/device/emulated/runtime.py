@@ -35,8 +35,10 @@ class DeviceScheduler(Protocol):
     def queue(self, priority: StreamPriority, limit: int | None = None) -> Any:
         """Creates a queue."""
 
-    def launch(self, queue: Any, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...]) -> None:
-        """Adds a kernel to a queue."""
+    def launch(
+        self, queue: Any, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...], placed_as: Any = None
+    ) -> None:
+        """Adds a kernel to a queue, with the priority and the limit of another one if it is given."""
 
     def graph_launch(self, queue: Any) -> AbstractContextManager[None]:
         """Makes what is launched in the block one launch."""
@@ -63,6 +65,8 @@ class RecordedKernel:
     writes: tuple[Region, ...]
     run: Callable[[], None]
     works: tuple[KernelWork, ...]
+    captured_on: Any
+    """Queue of the stream that captured it, whose priority and multiprocessors it keeps."""
 
 
 @dataclass(slots=True)
@@ -180,18 +184,23 @@ class DeviceRuntime:
         works: tuple[KernelWork, ...] = (),
     ) -> None:
         """Launches a kernel on the current stream, or adds it to the graph that is captured."""
-        if self._thread.capture is not None:
-            self._thread.capture.entries.append(RecordedKernel(operator, tuple(reads), tuple(writes), run, works))
-            return
-        self.hazards.launch(self.stream.index, operator, reads, writes)
-        self.scheduler.launch(self.stream.queue, operator, run, works)
+        kernel = RecordedKernel(operator, tuple(reads), tuple(writes), run, works, self.stream.queue)
+        if self._thread.capture is None:
+            self._launch(kernel)
+        else:
+            self._thread.capture.entries.append(kernel)
+
+    def _launch(self, kernel: RecordedKernel) -> None:
+        stream = self.stream
+        self.hazards.launch(stream.index, kernel.operator, kernel.reads, kernel.writes)
+        self.scheduler.launch(stream.queue, kernel.operator, kernel.run, kernel.works, kernel.captured_on)
 
     def replay(self, capture: Capture) -> None:
-        """Launches a captured graph on the current stream."""
+        """Launches a captured graph on the current stream; its kernels keep the priority of their capture."""
         with self.scheduler.graph_launch(self.stream.queue):
             for entry in capture.entries:
                 if isinstance(entry, RecordedKernel):
-                    self.launch(entry.operator, entry.reads, entry.writes, entry.run, entry.works)
+                    self._launch(entry)
                 else:
                     self.record(entry)
 

@@ -58,6 +58,8 @@ class QueuedKernel:
     run: Callable[[], None]
     number: int
     """Order of launches over all streams."""
+    high: bool
+    """Whether it has high priority; in a graph, that of the stream that captured it."""
 
 
 class StreamQueue:
@@ -97,12 +99,18 @@ class Scheduler:
             return made
 
     def launch(
-        self, queue: StreamQueue, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...] = ()
+        self,
+        queue: StreamQueue,
+        operator: str,
+        run: Callable[[], None],
+        works: tuple[KernelWork, ...] = (),
+        placed_as: StreamQueue | None = None,
     ) -> None:
-        """Adds a kernel to a queue; it takes the time that it takes."""
+        """Adds a kernel to a queue, with the priority of ``placed_as`` if it is given; it runs as long as it does."""
+        high = (placed_as or queue).priority == "high"
         with self._lock:
             self._launched += 1
-            self._add(queue, QueuedKernel(operator, run, self._launched))
+            self._add(queue, QueuedKernel(operator, run, self._launched, high))
 
     def graph_launch(self, queue: StreamQueue) -> AbstractContextManager[None]:
         """Returns a null context: the kernels of a graph are launched as others are."""
@@ -169,7 +177,7 @@ class Scheduler:
         """Removes events that are reached from all queues, and then the kernel that a free slot takes."""
         self._pass_events()
         ready = [
-            (queue.priority != "high", head.number, queue, head)
+            (not head.high, head.number, queue, head)
             for queue in self._queues
             if not queue.running and queue.entries and isinstance(head := queue.entries[0], QueuedKernel)
         ]

@@ -33,6 +33,8 @@ class VirtualKernel:
     operator: str
     run: Callable[[], None]
     works: tuple[KernelWork, ...]
+    placed_as: "VirtualStream"
+    """Stream with its priority and its limit; in a graph, the one that captured it."""
 
 
 Entry = VirtualKernel | EventRecord | EventWait
@@ -46,6 +48,8 @@ class VirtualStream:
         self.index, self.priority, self.limit = index, priority, limit
         self.pending: deque[KernelWork] = deque()
         """Kernels left of its operator."""
+        self.placed_as = self
+        """Stream whose priority and limit its operator has."""
         self.resident: ResidentKernel | None = None
         self.launches = 0
         """Launches that wait in a queue."""
@@ -86,11 +90,24 @@ class VirtualScheduler:
         return made
 
     def launch(
-        self, stream: VirtualStream, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...]
+        self,
+        stream: VirtualStream,
+        operator: str,
+        run: Callable[[], None],
+        works: tuple[KernelWork, ...],
+        placed_as: VirtualStream | None = None,
     ) -> None:
-        """Launches an operator; costs the host a launch, unless it is part of a graph."""
+        """Launches an operator; costs the host a launch, unless it is part of a graph.
+
+        Args:
+            stream: stream in whose order it runs.
+            operator: its name.
+            run: computes its values.
+            works: its kernels.
+            placed_as: stream whose priority and limit it has; None: its own.
+        """
         cost = self.costs.operator if self._time.thread.graph_nodes is None else self.costs.node
-        self._add(stream, VirtualKernel(operator, run, works), cost)
+        self._add(stream, VirtualKernel(operator, run, works, placed_as or stream), cost)
 
     @contextmanager
     def graph_launch(self, stream: VirtualStream) -> Iterator[None]:
@@ -177,14 +194,16 @@ class VirtualScheduler:
         else:
             self._compute(entry)
             stream.pending.extend(entry.works)
+            stream.placed_as = entry.placed_as
             self._start_next(stream)
         stream.launches -= counts
         return True
 
     def _start_next(self, stream: VirtualStream) -> None:
         if stream.pending:
+            placed = stream.placed_as
             stream.resident = self.multiprocessors.start(
-                stream.pending.popleft(), high=stream.priority == "high", limit=stream.limit
+                stream.pending.popleft(), high=placed.priority == "high", limit=placed.limit
             )
 
     def _compute(self, kernel: VirtualKernel) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from deeppool.collocation.interference.cpu_bench import select_arrangements
 from deeppool.collocation.interference.pair_rates import measure_rates
-from deeppool.collocation.interference.synthetic_kernels import KernelSpec, kernel_specs, launcher
+from deeppool.collocation.interference.synthetic_kernels import CPU, KernelSpec, kernel_specs, launcher
 from deeppool.errors import InvalidValueError
 
 SPEEDS = (100.0, 40.0)
@@ -49,7 +49,7 @@ def test_a_machine_that_grows_slower_from_round_to_round_changes_no_rate() -> No
 
 
 def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> None:
-    found = kernel_specs("cpu", matrices=[128, 16], durations=[2e-3, 2e-4])
+    found = kernel_specs(CPU, matrices=[128, 16], durations=[2e-3, 2e-4])
     assert found == [KernelSpec(rows, seconds) for rows in (None, 16, 128) for seconds in (2e-4, 2e-3)]
     intensities = [kind.intensity for kind in found]
     assert intensities == sorted(intensities)
@@ -65,7 +65,7 @@ def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> No
 )
 def test_kernels_that_there_cannot_be_are_refused(wrong: dict, phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
-        kernel_specs("cpu", **wrong)
+        kernel_specs(CPU, **wrong)
 
 
 @pytest.mark.parametrize("wanted", [["sideways"], []])

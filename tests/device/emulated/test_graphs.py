@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
+from deeppool.device.multiprocessors import KernelWork
 
 
 def test_a_replay_reads_and_writes_the_memory_of_its_capture(kind: str) -> None:
@@ -88,3 +90,21 @@ def test_stamps_inside_a_graph_are_of_its_last_replay() -> None:
         times.append(device.seconds(start, end))
     assert all(time > 0 for time in times)
     assert times[0] != times[1]
+
+
+@pytest.mark.parametrize("replayed", ["low", "high"])
+@pytest.mark.parametrize(("captured", "seconds"), [("high", 2e-3), ("low", 9e-3)])
+def test_kernels_of_a_graph_keep_the_priority_of_their_capture(captured: str, replayed: str, seconds: float) -> None:
+    """Behind one of eight waves of 1 ms, or behind all; it takes 1 ms itself."""
+    device = new_device("h200")
+    count = device.runtime.scheduler.multiprocessors.count
+    work = {waves: KernelWork(0.0, waves * count, 1e-3) for waves in (1, 8)}
+    with device.stream(captured).current():
+        (graph,) = device.repeatable(lambda: device.runtime.launch("short", [], [], int, (work[1],)))
+    device.synchronize()
+    started = device.stamp()
+    device.stream("low").launch(lambda: device.runtime.launch("long", [], [], int, (work[8],)))
+    launch = device.stream(replayed).launch(graph)
+    device.synchronize()
+    # Apart from what the host needs for the launches.
+    assert device.seconds(started, launch.end) == pytest.approx(seconds, abs=1e-4)

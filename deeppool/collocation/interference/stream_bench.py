@@ -1,50 +1,50 @@
 """Pairs of kernels on a GPU: two streams of one process, of equal priority or the background's lower.
 
-Never run on a GPU so far.
+Never run on a GPU so far; on an emulated one kernels compute no values, and take the times of a data sheet.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import torch
-
 from deeppool.collocation.interference.cpu_bench import select_arrangements
 from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
+from deeppool.device.protocol import Device, Launch, Stream
 
 QUEUED = 8
 """Launches of each job that are queued: enough to keep the device busy, few enough to end soon."""
+POLL_SECONDS = 2e-5
+"""Interval between two looks at what the device has done: a queue of the shortest kernels lasts eight times as long."""
 
 
 class StreamJob:
     """One kernel after another on one stream, a few launches ahead of the device."""
 
-    def __init__(self, run: Callable[[], object], stream: torch.cuda.Stream) -> None:
+    def __init__(self, run: Callable[[], object], stream: Stream) -> None:
         """Launches nothing yet."""
         self._run, self._stream = run, stream
-        self._queued: deque[torch.cuda.Event] = deque()
+        self._queued: deque[Launch] = deque()
         self.count = 0
 
     def feed(self) -> None:
         """Counts the launches that have ended, and replaces them."""
-        while self._queued and self._queued[0].query():
+        while self._queued and self._queued[0].done():
             self._queued.popleft()
             self.count += 1
         while len(self._queued) < QUEUED:
-            with torch.cuda.stream(self._stream):
-                self._run()
-                event = torch.cuda.Event()
-                event.record()
-            self._queued.append(event)
+            self._queued.append(self._stream.launch(self._launch))
+
+    def _launch(self) -> None:
+        self._run()
 
 
-class CudaBench:
+class StreamBench:
     """Two sets of kernels, and a stream for each priority."""
 
-    def __init__(self, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None = None) -> None:
+    def __init__(self, device: Device, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None = None) -> None:
         """Makes the kernels.
 
         Args:
+            device: device that runs its work behind its launches.
             kinds: specifications of the kernels.
             arrangements: any of ``normal`` and ``lowest``; both unless given.
 
@@ -53,18 +53,18 @@ class CudaBench:
         """
         known = ("normal", "lowest")
         self.arrangements = select_arrangements(known if arrangements is None else arrangements, known)
-        # The lower the number, the higher the priority.
+        self._device = device
         self._streams = {
-            "foreground": torch.cuda.Stream(priority=-1),
-            "normal": torch.cuda.Stream(priority=-1),
-            "lowest": torch.cuda.Stream(priority=0),
+            "foreground": device.stream("high"),
+            "normal": device.stream("high"),
+            "lowest": device.stream("low"),
         }
         # Each job has buffers of its own, and both the same kernels.
-        ours, theirs = buffers("cuda"), buffers("cuda")
-        sizes = [calibrate(kind, ours, torch.cuda.synchronize) for kind in kinds]
+        ours, theirs = buffers(device), buffers(device)
+        sizes = [calibrate(kind, ours, device) for kind in kinds]
         self._foreground = [launcher(kind, ours, size) for kind, size in zip(kinds, sizes, strict=True)]
         self._background = [launcher(kind, theirs, size) for kind, size in zip(kinds, sizes, strict=True)]
-        torch.cuda.synchronize()
+        device.synchronize()
 
     def alone(self, kernel: int, seconds: float) -> float:
         """Returns the kernels per second."""
@@ -85,18 +85,20 @@ class CudaBench:
         counted = [job.count for job in jobs]
         elapsed = self._feed(jobs, seconds)
         rates = [(job.count - before) / elapsed for job, before in zip(jobs, counted, strict=True)]
-        torch.cuda.synchronize()
+        self._device.synchronize()
         return rates
 
     def _feed(self, jobs: list[StreamJob], seconds: float) -> float:
-        started = now = time.perf_counter()
+        clock = self._device.clock
+        started = now = clock.now()
         while now - started < seconds:
             for job in jobs:
                 job.feed()
-            now = time.perf_counter()
+            clock.sleep(POLL_SECONDS)
+            now = clock.now()
         return now - started
 
-    def __enter__(self) -> "CudaBench":
+    def __enter__(self) -> "StreamBench":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,306 @@
+"""A foreground and a background in two streams of one device, a mechanism of sharing more at a time (figure 11).
+
+The foreground's iteration is some graphs of high priority, launched by this thread; the background's is many small ones
+behind a gate, launched by another: the same trainer, background and governor as in a run. Each round runs the
+foreground alone and beside each rung, so that a device that grows slower does so for all of them. Iterations in which a
+governor gets to know the foreground do not count. All times are of the device and of its clock: on an emulated GPU they
+are virtual.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+
+from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.in_process_background import InProcessBackground
+from deeppool.collocation.pieces import stage_of
+from deeppool.device.protocol import Device, Precision
+from deeppool.errors import DeeppoolError, RunError
+from deeppool.execution.communicator import SingleRank
+from deeppool.execution.foreground_control import IterationTimes
+from deeppool.execution.foreground_phases import ForegroundPhases
+from deeppool.execution.trainer import Trainer
+from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.placement import place_model
+from deeppool.graph.models.workloads import find_workload
+from deeppool.job import Job
+from deeppool.records.run_record import TimeSummary, summarise
+from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
+from deeppool.scheduling.governor import DENSE, Governor
+from deeppool.scheduling.mechanism_ladder import Rung
+from deeppool.training.synthetic_task import SyntheticTask
+from deeppool.training.training_job import Training
+
+STAGES = 8
+"""Stages of the foreground: operators that the feedback tells apart."""
+WARM_UPS = 20
+"""Iterations of the foreground before anything is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoJobs:
+    """Two jobs, and how long each is observed."""
+
+    foreground: str
+    background: str = "resnet50"
+    foreground_batch: int = 4
+    """Small, as on each of many GPUs."""
+    precision: Precision = "bf16"
+    iterations: int = 256
+    """Iterations of the foreground in each round, alone and beside each rung."""
+    rounds: int = 2
+    alone_seconds: float = 1.0
+    """Seconds for which each background is measured alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungResult:
+    """Both jobs beside each other on one rung."""
+
+    rung: str
+    granted: str
+    """What the background's stream was granted."""
+    problem: str | None
+    """Reason why a share that was asked for was not granted, or None."""
+    foreground: TimeSummary
+    slowdown: float
+    """Mean iteration time of the foreground relative to alone, minus 1."""
+    background_batch: int
+    background_alone: float
+    """Samples per second without the foreground."""
+    background_throughput: float
+    """Samples per second beside the foreground."""
+    harvest: float
+    """Background throughput, as a part of the highest that a background of any rung reaches alone."""
+    pieces: int
+    """Pieces of a step of the background."""
+
+    @property
+    def kept(self) -> float:
+        """Foreground throughput, as a part of alone."""
+        return 1 / (1 + self.slowdown)
+
+
+@dataclass(frozen=True, slots=True)
+class LadderResult:
+    """All rungs beside one foreground."""
+
+    gap: float
+    """Seconds without foreground after each iteration: what a burst-parallel plan leaves."""
+    alone: TimeSummary
+    rungs: tuple[RungResult, ...]
+    left_out: tuple[str, ...]
+    """Names of the rungs that failed, or for which there was no time left."""
+
+
+class StreamForeground:
+    """A training in stages, each a graph, whose iterations are timed."""
+
+    def __init__(self, jobs: TwoJobs, device: Device) -> None:
+        """Captures it on a stream of high priority."""
+        place = device.torch_device()
+        captured = _capture(jobs.foreground, place)
+        edges = sorted({round(edge) for edge in np.linspace(0, len(captured.graph.layers), STAGES + 1)})
+        batch = jobs.foreground_batch
+        stages = [stage_of(captured, range(first, last), batch) for first, last in itertools.pairwise(edges)]
+        self._device, self._stream, self._precision = device, device.stream("high"), jobs.precision
+        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=1e-3, momentum=0.9))
+        with self._stream.current(), device.arithmetic(jobs.precision):
+            self._data = [tensor.to(place) for tensor in SyntheticTask(captured, batch, 0).shard(0, 0, batch)]
+            self._trainer = Trainer(captured, stages, SingleRank(), rule, jobs.precision)
+        self._trainer.watcher = self._phases = ForegroundPhases(device)
+        self.limits, self.gap = FREE, 0.0
+
+    def start(self) -> None:
+        """Begins the first of some iterations."""
+        with self._stream.current():
+            self._phases.start()
+
+    def iterate(self) -> IterationTimes | None:
+        """Launches an iteration; returns the times of the one before, or with gaps its own.
+
+        Without gaps the device always has the next iteration: launching, waiting and launching again would leave it
+        idle in between, and a background harmless there.
+        """
+        with self._stream.current(), self._device.arithmetic(self._precision):
+            self._trainer.iterate([lambda samples: tuple(self._data)])
+            measured = self._phases.lap()
+            if self.gap:
+                measured = self._phases.finish()
+                self._device.clock.sleep(self.gap)
+                self._phases.start()
+        return measured
+
+    def finish(self) -> IterationTimes | None:
+        """Returns the times of the last iteration, unless :meth:`iterate` has returned them."""
+        return self._phases.finish()
+
+    def repeat(self, iterations: int) -> list[float]:
+        """Returns the seconds of some iterations in a row."""
+        self.start()
+        found = [self.iterate() for _ in range(iterations)]
+        return [times[0] for times in (*found, self.finish()) if times is not None]
+
+    def state(self) -> tuple[BackgroundLimits, Operator | None]:
+        """Returns the background's limits, and the operator that the device runs."""
+        return self.limits, self._phases.doing
+
+
+@dataclass(slots=True)
+class _Beside:
+    """The background of a rung, and what was measured with it."""
+
+    job: InProcessBackground
+    alone: float
+    """Samples per second without the foreground."""
+    governor: Governor
+    times: list[float] = field(default_factory=list)
+    """Seconds of the foreground's iterations."""
+    seconds: float = 0.0
+    steps: float = 0.0
+    """Steps in those seconds; what is in flight at their end runs alone, and does not count."""
+    _begun: int = 0
+    """Iterations that the governor has begun."""
+
+    def start(self, foreground: StreamForeground, now: Callable[[], float]) -> None:
+        """Forgets all measurements, and lets the governor learn."""
+        self.governor, self._begun = Governor(self.job.training.sharing), 0
+        if self.job.training.sharing.learns:
+            self.run(foreground, DENSE, now)
+        self.times, self.seconds, self.steps = [], 0.0, 0.0
+
+    def run(self, foreground: StreamForeground, iterations: int, now: Callable[[], float]) -> None:
+        """Runs both jobs for some iterations.
+
+        Raises:
+            RunError: the background failed.
+        """
+        started = now()
+        self.job.begin()
+        foreground.start()
+        for _ in range(iterations):
+            foreground.limits = self.governor.begin(self._begun)
+            self._begun += 1
+            self._learn(foreground.iterate())
+        seconds = now() - started
+        done = self.job.rest()
+        self._learn(foreground.finish())
+        foreground.limits = FREE
+        if "why" in done:
+            raise RunError(f"beside the foreground: {done['why']}")
+        ((steps, _),) = done["parts"]
+        self.seconds += seconds
+        self.steps += steps
+
+    def _learn(self, times: IterationTimes | None) -> None:
+        """Learns from the earliest iteration that is not learned yet."""
+        if times is not None:
+            self.governor.end(*times)
+            self.times.append(times[0])
+
+
+class StreamLadder:
+    """All rungs beside one foreground. A rung that fails is named, and does not end the others."""
+
+    def __init__(
+        self, jobs: TwoJobs, rungs: Mapping[str, Rung], device: Device, may_start: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Makes the foreground and all backgrounds: all captures come before anything runs beside anything.
+
+        Args:
+            jobs: the two jobs.
+            rungs: the rungs by name, the lowest first.
+            device: runs both.
+            may_start: asked before each measurement; False leaves it out.
+        """
+        self.failed: dict[str, str] = {}
+        """Rungs that failed, with the reason."""
+        self._jobs, self._rungs, self._device, self._may_start = jobs, rungs, device, may_start
+        self._foreground = StreamForeground(jobs, device)
+        self._made: dict[str, _Beside] = {}
+        for name, rung in rungs.items():
+            with self._attempt(name) as may:
+                if may:
+                    self._made[name] = self._make(rung)
+        self._foreground.repeat(WARM_UPS)
+
+    def measure(self, gap: float = 0.0) -> LadderResult:
+        """Runs all rungs in interleaved rounds, with so many seconds without foreground after each iteration."""
+        alone: list[float] = []
+        self._foreground.gap = gap
+        now = self._device.clock.now
+        for name, made in self._made.items():
+            with self._attempt(name) as may:
+                if may:
+                    made.start(self._foreground, now)
+        for number in range(self._jobs.rounds):
+            if number and not self._may_start():
+                break
+            alone += self._foreground.repeat(self._jobs.iterations)
+            for name, made in self._made.items():
+                with self._attempt(name) as may:
+                    if may:
+                        made.run(self._foreground, self._jobs.iterations, now)
+        measured = {name: made for name, made in self._made.items() if made.times and name not in self.failed}
+        highest = max((made.alone for made in self._made.values()), default=0.0)
+        rungs = tuple(_result(name, made, summarise(alone), highest) for name, made in measured.items())
+        return LadderResult(gap, summarise(alone), rungs, tuple(name for name in self._rungs if name not in measured))
+
+    @contextmanager
+    def _attempt(self, name: str) -> Iterator[bool]:
+        """Notes why a rung fails; yields whether it may start at all."""
+        try:
+            yield name not in self.failed and self._may_start()
+        except (DeeppoolError, RuntimeError) as error:
+            self.failed[name] = str(error).splitlines()[0]
+
+    def _make(self, rung: Rung) -> _Beside:
+        """Makes the background of a rung, and measures it without the foreground: as fast as it can."""
+        jobs, device = self._jobs, self._device
+        with tempfile.TemporaryDirectory() as folder, device.arithmetic(jobs.precision):
+            shape = find_workload(jobs.background).inputs[0].shape
+            setup = {
+                "job": asdict(Job(jobs.background, shape, rung.batch)),
+                "folder": folder,
+                "sharing": asdict(rung.sharing),
+            }
+            training = BackgroundTraining(setup, device, device.torch_device(), paced=True, precision=jobs.precision)
+            alone = _throughput(training, device, jobs.alone_seconds)
+            job = InProcessBackground(training, device, self._foreground.state)
+        return _Beside(job, alone, Governor(rung.sharing))
+
+
+def _throughput(training: BackgroundTraining, device: Device, seconds: float) -> float:
+    training.step()
+    started, before = device.clock.now(), training.samples
+    while (now := device.clock.now()) < started + seconds:
+        training.step()
+    return (training.samples - before) / (now - started)
+
+
+def _capture(name: str, place: torch.device) -> CapturedModel:
+    torch.manual_seed(0)
+    workload = find_workload(name)
+    return place_model(capture(workload.build(), workload.inputs[0].shape), place)
+
+
+def _result(name: str, made: _Beside, alone: TimeSummary, highest: float) -> RungResult:
+    beside, training = summarise(made.times), made.job.training
+    throughput = made.steps * training.batch / made.seconds
+    return RungResult(
+        rung=name,
+        granted=made.job.priority,
+        problem=training.shared.problem,
+        foreground=beside,
+        slowdown=beside.mean / alone.mean - 1,
+        background_batch=training.batch,
+        background_alone=made.alone,
+        background_throughput=throughput,
+        harvest=throughput / highest,
+        pieces=training.pieces,
+    )

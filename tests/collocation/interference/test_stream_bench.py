@@ -1,0 +1,56 @@
+"""Pairs of kernels in two streams of an emulated GPU, against what its multiprocessors allow."""
+
+import pytest
+
+from deeppool.collocation.interference.measure import measure_interference
+from deeppool.collocation.interference.pair_rates import measure_rates
+from deeppool.collocation.interference.stream_bench import StreamBench
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
+from deeppool.device.emulated.device import new_device
+from deeppool.device.find import find_device
+
+SHORT, LONG = KernelSpec(1024, 2e-5), KernelSpec(1024, 1e-3)
+
+
+def test_kernels_are_made_as_long_as_was_asked_for() -> None:
+    device = new_device("h200")
+    with device.times_only():
+        held = buffers(device)
+        run = launcher(LONG, held, calibrate(LONG, held, device))
+        (graph,) = device.repeatable(lambda: [run() for _ in range(4)])
+        device.synchronize()
+        launch = device.stream("low").launch(graph)
+        device.synchronize()
+    # As many whole matrices as come closest.
+    assert launch.seconds() / 4 == pytest.approx(LONG.seconds, rel=0.15)
+
+
+def test_a_short_kernel_keeps_its_speed_beside_a_long_one_only_by_its_priority() -> None:
+    device = new_device("h200")
+    with device.times_only(), StreamBench(device, [SHORT, LONG]) as bench:
+        assert bench.arrangements == ["normal", "lowest"]
+        rates = measure_rates(bench, 2, seconds=0.03, rounds=1, report=lambda _: None)
+    (normal, _), (lowest, background) = rates
+    # As equals, one of each in turn: a short kernel waits for a long one, and a long one for a short one.
+    assert normal[0, 1] < 0.1
+    assert normal[1, 0] > 0.85
+    assert normal[1, 1] == pytest.approx(0.5, abs=0.1)
+    # With priority its blocks go before those that wait.
+    assert lowest[1, 1] > 0.9
+    assert lowest[0, 1] > 5 * normal[0, 1]
+    assert background[1, 1] < 0.1
+
+
+def test_a_measurement_on_an_emulated_gpu_names_it() -> None:
+    found = measure_interference(
+        device="emulated:h200", matrices=[1024], durations=[1e-3], arrangements=["lowest"], seconds=0.01, rounds=1
+    )
+    assert found.device_name == "emulated NVIDIA H200 SXM"
+    assert [beside.name for beside in found.arrangements] == ["lowest"]
+    assert found.waits is None
+
+
+def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
+    with StreamBench(find_device("emulated"), [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
+        assert bench.alone(0, 0.2) > 0
+        assert min(bench.together("lowest", 0, 0, 0.2)) >= 0

@@ -1,0 +1,130 @@
+"""Two jobs in two streams, a mechanism more at a time, on an emulated H200: the same numbers on every machine."""
+
+import pytest
+from torch import nn
+
+from deeppool.device.emulated.device import new_device
+from deeppool.device.find import find_device
+from deeppool.evaluation.experiments.stream_ladder import LadderResult, StreamLadder, TwoJobs, _Beside
+from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
+
+RUNGS = mechanism_ladder(batch=256, smaller_batch=16, share=0.25)
+SMALL = mechanism_ladder(batch=2, smaller_batch=1, share=0.25)
+IDLE = 2e-3
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *(nn.Linear(1024, 1024, bias=False) for _ in range(6)))
+
+
+perceptron.input_shape = (1024,)
+NAME = f"{__name__}:perceptron"
+
+
+def jobs(batch: int = 8, iterations: int = 8) -> TwoJobs:
+    return TwoJobs(NAME, NAME, batch, "fp32", iterations=iterations, rounds=1, alone_seconds=2e-3)
+
+
+def ladder(*names: str) -> StreamLadder:
+    return StreamLadder(jobs(), {name: SMALL[name] for name in names}, new_device("h200"))
+
+
+def measured(batch: int, gap: float) -> LadderResult:
+    device = new_device("h200")
+    with device.times_only():
+        return StreamLadder(jobs(batch), RUNGS, device).measure(gap)
+
+
+@pytest.fixture(scope="module")
+def idle() -> LadderResult:
+    return measured(8, IDLE)
+
+
+@pytest.fixture(scope="module")
+def saturating() -> LadderResult:
+    return measured(4096, 0.0)
+
+
+def test_all_rungs_are_climbed_and_say_what_was_granted(idle: LadderResult) -> None:
+    assert [rung.rung for rung in idle.rungs] == list(RUNGS)
+    assert idle.left_out == ()
+    granted = {rung.rung: rung.granted for rung in idle.rungs}
+    assert granted["naive"] == "stream priority high"
+    assert granted["+ pacing"] == "stream priority low"
+    assert granted["+ SM share 25 %"].endswith("on 40 multiprocessors (granted; 33 were asked for)")
+    assert all(rung.problem is None for rung in idle.rungs)
+    assert {rung.rung: rung.background_batch for rung in idle.rungs}["+ smaller batch"] == 16
+
+
+def test_a_priority_helps_a_foreground_that_a_background_delays(idle: LadderResult) -> None:
+    kept = {rung.rung: rung.kept for rung in idle.rungs}
+    assert kept["naive"] < kept["+ priority"] < kept["+ SM share 25 %"] <= 1.001
+    # What the background loses where it is the foreground's equal, it loses to the foreground alone.
+    assert max(rung.harvest for rung in idle.rungs) <= 1.001
+
+
+def test_a_background_gets_less_of_a_device_that_the_foreground_fills(
+    idle: LadderResult, saturating: LadderResult
+) -> None:
+    for ours, theirs in zip(saturating.rungs, idle.rungs, strict=True):
+        assert ours.harvest < theirs.harvest
+
+
+def test_a_saturating_and_an_idle_foreground_rank_the_mechanisms_differently(
+    idle: LadderResult, saturating: LadderResult
+) -> None:
+    def order(result: LadderResult) -> list[str]:
+        return [rung.rung for rung in sorted(result.rungs, key=lambda rung: rung.kept + rung.harvest)]
+
+    assert order(idle) != order(saturating)
+
+
+def test_the_numbers_are_the_same_every_time(idle: LadderResult) -> None:
+    assert measured(8, IDLE) == idle
+
+
+def test_a_rung_that_cannot_be_made_is_named_and_the_others_are_climbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = StreamLadder._make
+
+    def refuse(climbed: StreamLadder, rung: Rung) -> _Beside:
+        if rung.sharing.share is not None:
+            raise RuntimeError("no context\nand a traceback of C++")
+        return make(climbed, rung)
+
+    monkeypatch.setattr(StreamLadder, "_make", refuse)
+    climbed = ladder("naive", "+ SM share 25 %")
+    result = climbed.measure()
+    assert climbed.failed == {"+ SM share 25 %": "no context"}
+    assert result.left_out == ("+ SM share 25 %",)
+    assert [rung.rung for rung in result.rungs] == ["naive"]
+
+
+def test_a_background_that_fails_beside_the_foreground_is_no_result() -> None:
+    climbed = ladder("naive", "+ priority")
+    climbed._made["naive"].job.training.step = lambda: 1 / 0
+    result = climbed.measure()
+    assert climbed.failed == {"naive": "beside the foreground: failed: ZeroDivisionError: division by zero"}
+    assert result.left_out == ("naive",)
+    assert [rung.rung for rung in result.rungs] == ["+ priority"]
+
+
+def test_what_there_is_no_time_for_is_left_out() -> None:
+    allowed = iter([True, False])
+    climbed = StreamLadder(
+        jobs(),
+        {name: SMALL[name] for name in ("naive", "+ priority")},
+        new_device("h200"),
+        lambda: next(allowed, False),
+    )
+    result = climbed.measure()
+    assert (climbed.failed, result.left_out, result.rungs) == ({}, ("naive", "+ priority"), ())
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("kind", ["cpu", "emulated"])
+def test_it_runs_in_the_time_of_the_machine_too(kind: str) -> None:
+    result = StreamLadder(jobs(iterations=4), SMALL, find_device(kind)).measure()
+    assert [rung.rung for rung in result.rungs] == list(SMALL)
+    assert all(rung.foreground.mean > 0 and rung.harvest >= 0 for rung in result.rungs)
+    problems = {rung.rung: rung.problem for rung in result.rungs if rung.problem}
+    assert problems == {"+ SM share 25 %": f"device {kind} has no multiprocessors"}
