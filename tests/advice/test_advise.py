@@ -57,7 +57,7 @@ def test_gradients_that_nothing_hides_are_hidden_by_a_second_job() -> None:
     # One layer: its all-reduce starts when all is computed. A ring over 4 sends 2 * 3/4 of the bytes: 12 ms.
     size = int(8e-3 * 1e9)
     found = advise(chain((12e-3, 0, size)), replace(FOUR, gpus=4))
-    # DDP is fastest on one GPU, 12 ms; crossing over, two jobs take 2 * 12 on four.
+    # DDP is fastest on one GPU, 12 ms; two jobs together take 2 * 12 on four.
     assert found["crossover"].gain == pytest.approx(1.0)
     found = advise(chain((0, 6e-3, size)))
     # DDP: 48 on one GPU, 12 + 12 on four. Two jobs: 24 instead of 48.
