@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from deeppool.advice.layer_times import layer_times
+from deeppool.advice.layer_times import layer_times, profile_command
 from deeppool.advice.record import Advice, DataParallelTime, fastest_of
 from deeppool.advice.techniques import (
     burst_parallelism,
@@ -21,6 +21,7 @@ from deeppool.job import Progress
 from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.planner import frontier, plan
 from deeppool.planning.request import cost_table
+from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.table import Profile
 
 
@@ -32,23 +33,21 @@ def advise(
     device: str = "a100-80",
     precision: Precision = "tf32",
     input_shape: Shapes | None = None,
-    profile_name: str | None = None,
     on_progress: Progress | None = None,
 ) -> Advice:
     """Returns which techniques are worth it over DDP, with the evidence, and what to do next.
 
-        advice = dp.advise("inception_v3", dp.find_cluster("dgx-h100", gpus=8), 32, device="h100")
+        advice = dp.advise("inception_v3", 8, 32, device="h100")
         print(advice.explain())
 
     Args:
         model: a profile or its file, or what :func:`deeppool.capture` takes.
-        cluster: as for :func:`deeppool.plan`.
+        cluster: the GPUs and links, or a number of GPUs: of the DGX of the profile's GPU, or cores of this machine.
         global_batch: samples per iteration, over all GPUs.
         device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or ``auto``, ``cpu`` or ``cuda``
             to measure them here.
         precision: as for :func:`deeppool.estimate`.
         input_shape: shape of one sample, for a model that is not captured yet.
-        profile_name: file of the profile, which the next steps name; by default that of ``model``.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
@@ -65,9 +64,9 @@ def advise(
         input_shape=input_shape,
         on_progress=on_progress,
     )
-    given = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
-    name = profile_name or given
-    fastest = plan(times, cluster, global_batch)
+    name = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
+    place = cluster_for(times, gpus) if isinstance(cluster, int) else cluster
+    fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)
     found = frontier(times, fastest.cluster, global_batch)
     data_parallel = tuple(map(DataParallelTime, costs.gpu_counts, data_parallel_times(costs)))
@@ -83,4 +82,5 @@ def advise(
             crossover(times, costs, baseline),
             partial_collectives(),
         ),
+        profile_command=profile_command(model, name, times, device),
     )

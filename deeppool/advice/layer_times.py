@@ -15,6 +15,9 @@ from deeppool.profiling.measure.profile import profile
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 
+MEASURED = ("auto", "cpu", "cuda")
+"""Devices on which layers are measured."""
+
 
 def layer_times(
     model: Profile | CapturedModel | torch.nn.Module | str,
@@ -48,10 +51,34 @@ def layer_times(
     if global_batch < 1:
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
     check_batch(gpus, global_batch)
-    sizes = sorted({-(-global_batch // 2**power) for power in range(gpus.bit_length())} | {-(-global_batch // gpus)})
-    if device in ("auto", "cpu", "cuda"):
+    sizes = shard_sizes(gpus, global_batch)
+    if device in MEASURED:
         measured: Precision = "fp32" if precision == "tf32" and device == "cpu" else precision
         return profile(
             model, input_shape, device=device, batch_sizes=sizes, precision=measured, on_progress=on_progress
         )
     return estimate(model, input_shape, gpu=device, batch_sizes=sizes, precision=precision, on_progress=on_progress)
+
+
+def shard_sizes(gpus: int, global_batch: int) -> list[int]:
+    """Returns the per-GPU batches on any power of two of GPUs, and on all of them."""
+    return sorted({-(-global_batch // count) for count in (*(2**power for power in range(gpus.bit_length())), gpus)})
+
+
+def profile_command(model: object, name: str, made: Profile, device: str) -> str | None:
+    """Returns the command that writes a named model's profile; None where it is a profile, or has no name.
+
+    Args:
+        model: what the advice is about.
+        name: file to write.
+        made: its profile.
+        device: see :func:`layer_times`.
+    """
+    if not isinstance(model, str) or model == name:
+        return None
+    how = f"profile {model} --device" if device in MEASURED else f"estimate {model} --gpu"
+    sizes = ",".join(map(str, made.batch_sizes))
+    # Only of one input is the shape a list of numbers.
+    inputs = made.graph.inputs
+    shape = f"--input-shape {','.join(map(str, inputs[0].shape))} " if len(inputs) == 1 else ""
+    return f"deeppool {how} {device} {shape}--precision {made.precision} --batch-sizes {sizes} -o {name}"

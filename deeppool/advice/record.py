@@ -57,6 +57,8 @@ class Advice:
     """DDP on each number of GPUs."""
     findings: tuple[Finding, ...]
     """One per technique."""
+    profile_command: str | None = None
+    """Command that makes the profile which the next steps name; None where there is one already."""
 
     @property
     def baseline(self) -> DataParallelTime:
@@ -88,6 +90,7 @@ class Advice:
                 f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one",
                 *(f"  {each.technique:<{width}}  {each.verdict:<7}  {each.evidence}" for each in self.findings),
                 "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:",
+                *([f"  {self.profile_command}"] if self.profile_command and self.recommended else []),
                 *(f"  {each.next_step}" for each in steps),
             ]
         )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, ClusterOption, Precision, ShapeOption, default_cluster, shape
+from deeppool.cli.options import AsJson, ClusterOption, Precision, ShapeOption, shape
 from deeppool.cli.output import progress, show
 
 
@@ -46,25 +46,21 @@ def advise(
     From your own measurement: `deeppool advise profile.json --gpus 8 --global-batch 32 --cluster cluster.json`
     """
     from deeppool.advice.advise import advise as find_advice
-    from deeppool.advice.layer_times import layer_times
     from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
 
     for path in filter(None, (html, output)):
         serialization.check_writable(path)
     with progress() as report:
-        times = layer_times(
+        found = find_advice(
             model,
-            gpus,
+            find_cluster(cluster, gpus) if cluster else gpus,
             global_batch,
             device=device,
             precision=precision,
             input_shape=shape(input_shape),
             on_progress=report,
         )
-        place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
-        named = model if Path(model).is_file() else None
-        found = find_advice(times, place, global_batch, profile_name=named)
     show(found, as_json, found.explain, output=output)
     if html is not None:
         from deeppool.figures.record_page import record_page

@@ -152,10 +152,3 @@ def shape(text: str | None) -> tuple[int, ...] | dict[str, tuple[int, ...]] | No
     if found is None:
         raise typer.BadParameter(f"--input-shape takes whole numbers with commas, got '{text}'")
     return found if isinstance(found, tuple) else dict(found)
-
-
-def default_cluster(device: str, device_name: str) -> str:
-    """Name of the default cluster for profiles of a device."""
-    if find_kind(device).on_cores:
-        return "loopback"
-    return next((f"dgx-{name.lower()}" for name in ("H100", "H200") if name in device_name), "dgx-a100")

@@ -14,7 +14,6 @@ from deeppool.cli.options import (
     NetworkOption,
     OptimizerOption,
     ProfileArgument,
-    default_cluster,
     memory_size,
 )
 from deeppool.cli.output import show
@@ -79,13 +78,13 @@ def plan(
 
     In the paper's cost model, without overlap or buckets: `deeppool plan … --network-model paper`
     """
-    from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import plan as make_plan
+    from deeppool.profiling.default_cluster import cluster_for
     from deeppool.profiling.shipped import find_profile
 
     bytes_per_gpu = memory_size(memory)
     times = find_profile(profile_file)  # the plan includes its caveats
-    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
+    place = cluster_for(times, gpus, cluster)
     found = make_plan(
         times,
         place,
@@ -133,9 +132,9 @@ def frontier(
     Example: `deeppool frontier vgg16.json --gpus 8 --global-batch 32 --background resnet18.json --min-speedup 3`
     """
     from deeppool.base import serialization
-    from deeppool.cluster.cluster import find_cluster
     from deeppool.planning.planner import frontier as find_frontier
     from deeppool.planning.studies.collocation_tradeoff import share
+    from deeppool.profiling.default_cluster import cluster_for
     from deeppool.profiling.shipped import find_profile
 
     check_usage(
@@ -147,7 +146,7 @@ def frontier(
     )
     bytes_per_gpu = memory_size(memory)
     times = find_profile(profile_file)  # the frontier includes its caveats
-    place = find_cluster(cluster or default_cluster(times.device, times.device_name), gpus)
+    place = cluster_for(times, gpus, cluster)
     if background is not None:
         warn(times.caveats())
         shared = share(

@@ -14,7 +14,6 @@ from deeppool.cli.options import (
     PolicyOption,
     ShapeOption,
     SlowdownOption,
-    default_cluster,
     shape,
 )
 from deeppool.cli.output import progress, show
@@ -124,10 +123,10 @@ def _plan_for(
             )
         return found
     # Imported here because they load torch, which reading a plan file does not need.
-    from deeppool.cluster.cluster import find_cluster
     from deeppool.device.cpu import usable_cores
     from deeppool.graph.capture.capture import capture
     from deeppool.planning.planner import plan as make_plan
+    from deeppool.profiling.default_cluster import cluster_for
     from deeppool.profiling.measure.profile import profile as measure
 
     for option, number in (("--ranks", ranks), ("--global-batch", global_batch)):
@@ -142,6 +141,6 @@ def _plan_for(
         batch_sizes=sizes,
         on_progress=lambda name, share: report(f"profiling {name}", share),
     )
-    made = make_plan(times, find_cluster(default_cluster(times.device, times.device_name), count), global_batch)
+    made = make_plan(times, cluster_for(times, count), global_batch)
     warn(made.caveats)
     return made

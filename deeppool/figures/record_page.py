@@ -14,7 +14,7 @@ _PAGE = jinja2.Environment(autoescape=True).from_string(
 <title>{{ title }}</title>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-pre { background: #f6f6f4; overflow-x: auto; padding: .8rem; }
+pre { background: #f6f6f4; overflow-x: auto; white-space: pre-wrap; padding: .8rem; }
 </style>
 <h1>{{ title }}</h1>
 {% for heading, figure, text in sections %}

@@ -5,6 +5,7 @@ store            log of an interrupted measurement, and resuming from it
 comparison       layers whose times differ between two profiles by more than noise
 update_estimate  the optimizer's update, from memory bandwidth
 iteration_check  sum of the layers against the whole iteration, and the extrapolation error
+default_cluster  the cluster on which a profile is planned when none is named
 shipped          profiles that come with deeppool, by name
 measure          dp.profile: a captured model on this machine's device
 estimate         dp.estimate: a model and a GPU's data sheet, without the GPU

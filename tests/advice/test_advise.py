@@ -98,6 +98,11 @@ def test_a_model_is_estimated_or_a_profile_read(tmp_path) -> None:
     found = dp.advise("squeezenet1_1", 2, 2, device="h100", input_shape=(3, 64, 64))
     assert found.plan.provenance == "estimated"
     assert "H100" in found.plan.device_name
+    assert found.plan.cluster.name == "dgx-h100"
+    assert found.profile_command == (
+        "deeppool estimate squeezenet1_1 --gpu h100 --input-shape 3,64,64 --precision tf32 --batch-sizes 1,2 "
+        "-o squeezenet1_1.json"
+    )
 
 
 @pytest.mark.parametrize(

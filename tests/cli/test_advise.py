@@ -32,7 +32,7 @@ def test_the_text_is_the_advice_of_python_and_files_hold_it(advise, tmp_path: Pa
     saved = dp.load(tmp_path / "advice.json")
     assert out.strip() == saved.explain()
     assert len(out.strip().split("\n")) <= 12
-    again = dp.advise(str(tmp_path / "mine.json"), dp.find_cluster("loopback", gpus=4), 8)
+    again = dp.advise(str(tmp_path / "mine.json"), 4, 8)
     assert saved.findings == again.findings
     page = (tmp_path / "page.html").read_text()
     assert page.count("plotly-graph-div") >= 3

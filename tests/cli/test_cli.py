@@ -320,7 +320,12 @@ def test_plan_json_has_the_fields_of_the_contract(deeppool: Command, tiny: Path,
     assert (plan["gpus"], plan["global_batch"], plan["amplification_limit"]) == (2, 4, 1.5)
     for layer in plan["layers"]:
         assert {"name", "gpu_count", "gpus", "time", "amplification"} <= set(layer)
-    assert plan["iteration_time"] == pytest.approx(sum(layer["time"] + layer["update"] for layer in plan["layers"]))
+    # All-reduces may overlap the backward pass, which is hidden time of the layers.
+    layers = plan["layers"]
+    computing = sum(layer["forward"] + layer["backward"] + layer["update"] for layer in layers)
+    whole = sum(layer["time"] + layer["update"] for layer in layers)
+    assert computing <= plan["iteration_time"] * (1 + 1e-9)
+    assert plan["iteration_time"] <= whole * (1 + 1e-9)
 
 
 def test_plan_without_json_says_why_each_layer_got_its_gpus(deeppool: Command, tiny: Path) -> None:
