@@ -23,6 +23,7 @@ from .interleaving.crossover.measure import measure_jobs as measure_jobs
 from .interleaving.crossover.pairing import pair_jobs as pair_jobs
 from .interleaving.crossover.round_time import JobCosts as JobCosts
 from .interleaving.crossover.scheduler import CrossoverScheduler as CrossoverScheduler
+from .interleaving.wavelet.data_parallel import WaveletDataParallel as WaveletDataParallel
 from .planning.check import check as check
 from .planning.planner import frontier as frontier
 from .planning.planner import plan as plan

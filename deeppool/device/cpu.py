@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.base.sharing import Priority
 from deeppool.device.clock import WALL, Clock
-from deeppool.device.heap import keep_memory
+from deeppool.device.heap import keep_memory, share_heap
 from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.device.transfer import DirectTransfer
 from deeppool.errors import InvalidValueError
@@ -92,6 +92,11 @@ class CpuDevice:
         """Returns the calling thread as a stream; its priority is the operating system's (:func:`lower_priority`)."""
         return CpuStream(self, priority)
 
+    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[CpuStream, ...]":
+        """Returns streams whose threads, which start later, allocate from one heap."""
+        share_heap()
+        return tuple(self.stream(priority) for _ in range(count))
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Returns the works unchanged."""
         return works
@@ -136,6 +141,9 @@ class CpuDevice:
 
         return int(psutil.virtual_memory().available)
 
+    def reserved_memory(self) -> None:
+        """Returns None: the operating system's allocator keeps no such count."""
+
     def memory_use(self) -> None:
         """Returns None: the operating system's allocator keeps no such count."""
 
@@ -156,6 +164,9 @@ class CpuStream:
     def current(self) -> AbstractContextManager[None]:
         """Returns a null context: the stream is always current."""
         return nullcontext()
+
+    def wait(self, stamp: float) -> None:
+        """Returns at once: work is complete when its launch returns."""
 
 
 def processor_name() -> str:

@@ -11,12 +11,15 @@ from deeppool.device.cpu import pin_to_cores, usable_cores
 from deeppool.device.numa import cores_beside, pci_address
 from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.device.transfer import DirectTransfer
+from deeppool.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     import torch
 
+ORDERED_ALLOCATOR = "cudaMallocAsync"
+"""torch's name of CUDA's own allocator, with one pool for all streams."""
 WARM_UPS = 3
 """Runs before a capture, as torch's documentation of CUDA graphs asks for."""
 
@@ -157,6 +160,23 @@ class CudaDevice:
         lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, contrary to its types
         return CudaStream(self, priority, torch.cuda.Stream(priority=highest if priority == "high" else lowest))
 
+    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[CudaStream, ...]":
+        """Returns streams of CUDA's own pool, which orders what one stream frees and another one gets.
+
+        torch's default allocator never gives a block of one stream to another. (Never run on a GPU.)
+
+        Raises:
+            DeviceUnavailableError: torch runs its default allocator.
+        """
+        import torch
+
+        if torch.cuda.get_allocator_backend() != ORDERED_ALLOCATOR:
+            raise DeviceUnavailableError(
+                f"torch's allocator is '{torch.cuda.get_allocator_backend()}', which keeps freed memory for each "
+                f"stream (set PYTORCH_CUDA_ALLOC_CONF=backend:{ORDERED_ALLOCATOR} before Python starts)"
+            )
+        return tuple(self.stream(priority) for _ in range(count))
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Captures each work as one graph, all in one pool of memory."""
         import torch
@@ -267,6 +287,12 @@ class CudaDevice:
         free, _ = torch.cuda.mem_get_info()
         return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
+    def reserved_memory(self) -> int:
+        """Returns the bytes reserved by torch."""
+        import torch
+
+        return torch.cuda.memory_reserved()
+
     def memory_use(self) -> tuple[int, int]:
         """Returns the bytes allocated by torch, now and at the peak."""
         import torch
@@ -302,6 +328,10 @@ class CudaStream:
         with torch.cuda.stream(self.handle):
             yield
         surrounding.wait_stream(self.handle)
+
+    def wait(self, stamp: "torch.cuda.Event") -> None:
+        """Makes the stream wait for an event."""
+        self.handle.wait_event(stamp)
 
 
 @contextmanager

@@ -34,6 +34,10 @@ class Stream(Protocol):
         """Makes this stream current for this thread in the block; its work follows that of the surrounding stream."""
         ...
 
+    def wait(self, stamp: Any) -> None:
+        """Makes later work of this stream follow what came before a stamp of another one; the host does not wait."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -123,6 +127,17 @@ class Device(Protocol):
         """Creates a stream on the selected device."""
         ...
 
+    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> tuple[Stream, ...]:
+        """Creates streams, and threads that start later, that use memory freed in one another.
+
+        A block freed in one stream follows that stream's work up to there when another one gets it. By default each
+        stream keeps what it frees.
+
+        Raises:
+            DeviceUnavailableError: the device's allocator cannot do so.
+        """
+        ...
+
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Makes each work repeatable without launching its kernels one by one: a CUDA graph.
 
@@ -175,6 +190,10 @@ class Device(Protocol):
 
     def free_memory(self) -> int:
         """Returns the bytes available for new tensors."""
+        ...
+
+    def reserved_memory(self) -> int | None:
+        """Returns the bytes that the allocator has taken from the device, or None where the device does not count."""
         ...
 
     def memory_use(self) -> tuple[int, int] | None:

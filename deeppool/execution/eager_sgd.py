@@ -64,6 +64,7 @@ class EagerSGD:
     ``socket.gethostname``. None: the ranks share the memory of one host."""
 
     divides_stages = False
+    replays_graphs = True
     ranks_wait = False
 
     def __post_init__(self) -> None:

@@ -127,6 +127,7 @@ class Rank:
                 overlap_sync=plan.overlap_sync,
                 choose_schedule=choose if method is None else method.choose_schedule(network),
                 divide_stages=method is not None and method.divides_stages,
+                replay_graphs=method is None or method.replays_graphs,
                 make_driver=None if method is None else lambda trainer: method.driver(trainer, network),
             )
         trainer.step.before_compute = self._delay

@@ -20,6 +20,8 @@ class GradientSyncMethod(Protocol):
 
     divides_stages: bool
     """Whether each layer with parameters is a part of the step by itself."""
+    replays_graphs: bool
+    """Whether parts may become graphs of the device."""
     ranks_wait: bool
     """Whether an update is complete when the last rank has computed it, or when the first one has."""
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -72,6 +73,7 @@ class Trainer:
         fuse_gradients: bool = False,
         choose_schedule: ScheduleChoice | None = None,
         divide_stages: bool = False,
+        replay_graphs: bool = True,
         make_driver: Callable[["Trainer"], SyncDriver] | None = None,
     ) -> None:
         """Creates groups and optimizer; every rank calls it, in the same order with other users of its communicator.
@@ -86,6 +88,7 @@ class Trainer:
             fuse_gradients: whether all gradients of a stage and its ranks are summed together, whatever their size.
             choose_schedule: chooses the schedule of each all-reduce; None: the library's own.
             divide_stages: whether each layer with parameters is a part of the step, announced by itself, or each stage.
+            replay_graphs: whether parts become graphs of a device that has them.
             make_driver: makes the driver of the iterations; None: gradients are summed in the iteration that made them.
         """
         self.stages = stages
@@ -114,21 +117,26 @@ class Trainer:
         self.device, self.clock = device, SpanClock(device)
         segments = [extract(captured, part.layers) for part in self.parts]
         self._owners = _owners(captured, stages)
+        self.captured, self.training = captured, training
         self.synchronises_batch_norm = training.synchronise_batch_norm
         """Whether forwards wait for other ranks."""
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
         self._sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
         self.shared = _shared(captured, self.parts, self._owners)
         """Per part, by the ranks that sum them, the parameters whose gradients its backward completes."""
+        self._counted = [parameters[name] for name, ranks in self._owners.items() if ranks[0] == rank]
         routes, exchange = Routes(self.parts, segments), Exchange(communicator, place)
         self.step = TrainingStep(
             captured,
-            [self._part(part, segment, training) for part, segment in zip(self.parts, segments, strict=True)],
+            [
+                self._part(part, segment, training, replay_graphs)
+                for part, segment in zip(self.parts, segments, strict=True)
+            ],
             training,
             device,
             precision,
             buckets=make_buckets(self.shared, rank, fused=fuse_gradients),
-            counted=[parameters[name] for name, ranks in self._owners.items() if ranks[0] == rank],
+            counted=self._counted,
             announces_early=overlap_sync and not divide_stages,
             flow=lambda: Flow(routes, exchange, self.step.types, self.span),
             gradient_sum=self._sync,
@@ -193,6 +201,31 @@ class Trainer:
         self.step.compute(batches, self.step.start_sync if self._overlap else self._sync_in_turn)
         self.step.finish_sync()
         return self.step.loss()
+
+    def replica(self) -> tuple[CapturedModel, TrainingStep]:
+        """Returns a copy of the model as it is now, and its step, whose gradients this trainer's groups sum.
+
+        All stages must lie on all ranks; one thread alone starts the sums of both replicas.
+        """
+        copied = self.captured.copy()
+        own = dict(zip(self.captured.source.parameters(), copied.source.parameters(), strict=True))
+        return copied, TrainingStep(
+            copied,
+            [
+                replace(part, segment=extract(copied, stage.layers))
+                for part, stage in zip(self.step.parts, self.parts, strict=True)
+            ],
+            self.training,
+            self.device,
+            self.precision,
+            buckets=[
+                replace(bucket, parameters=tuple(own[parameter] for parameter in bucket.parameters))
+                for bucket in self.step.buckets
+            ],
+            counted=[own[parameter] for parameter in self._counted],
+            gradient_sum=self._sync,
+            monitor=self,
+        )
 
     def sync_state(self) -> dict[str, Any]:
         """Returns what the driver adds to a checkpoint; all ranks call it."""
@@ -270,11 +303,17 @@ class Trainer:
         if bucket is stage[-1]:
             self.step.finish_sync(*stage)
 
-    def _part(self, stage: Stage, segment: Segment, training: Training) -> Part:
+    def _part(self, stage: Stage, segment: Segment, training: Training, replay_graphs: bool) -> Part:
         waits = training.synchronise_batch_norm and len(stage.layout.gpus) > 1
         if waits and self.rank in stage.layout.gpus:
             synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
-        return Part(stage.name, segment, stage.layout.shard(self.rank), stage.layout.batch, replayable=not waits)
+        return Part(
+            stage.name,
+            segment,
+            stage.layout.shard(self.rank),
+            stage.layout.batch,
+            replayable=replay_graphs and not waits,
+        )
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:

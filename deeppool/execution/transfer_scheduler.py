@@ -61,6 +61,7 @@ class TransferScheduler:
     batch_bytes: float | None = None
     """Bytes that gradients together do not exceed. Default: bounds on bytes and on waiting, from the network."""
     divides_stages = True
+    replays_graphs = True
     ranks_wait = True
 
     def __post_init__(self) -> None:

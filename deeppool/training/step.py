@@ -115,7 +115,7 @@ class TrainingStep:
         parameters = dict(captured.program.named_parameters())
         place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._flow, self._sum = flow, gradient_sum or OneRank()
-        self._monitor = monitor or Unmonitored()
+        self.monitor = monitor or Unmonitored()
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
         self._data = {node: position for position, node in enumerate(placeholders)}
         self.types = boundary_types(captured, [part.segment for part in parts], precision)
@@ -175,6 +175,7 @@ class TrainingStep:
         batches: Sequence[Batch],
         on_ready: OnReady = lambda bucket: None,
         before_use: Callable[[int], None] = lambda part: None,
+        before_backward: Callable[[], None] = lambda: None,
     ) -> None:
         """Runs forward and backward of every part; gradients are the mean over all samples, times the loss scale.
 
@@ -182,6 +183,7 @@ class TrainingStep:
             batches: global batches whose mean gradient makes the update.
             on_ready: called with each bucket, in their order, once this process's gradients of it are complete.
             before_use: called with each part before the first forward that uses its parameters.
+            before_backward: called between forward and backward of each batch.
         """
         self._losses.clear()
         self.before_compute()
@@ -190,9 +192,10 @@ class TrainingStep:
             weight = 1 / len(batches)
             flow = self._flow()
             self._forward(flow, batch, weight, before_use if number == 0 else lambda part: None)
+            self.iterations += 1
+            before_backward()
             self._backward(flow, self.rule.scale.factor * weight, on_ready if number == len(batches) - 1 else None)
             flow.finish()
-            self.iterations += 1
 
     def start_sync(self, *buckets: Bucket) -> None:
         """Starts to sum the gradients of buckets over their ranks; all ranks call it in the same order."""
@@ -208,7 +211,7 @@ class TrainingStep:
             if any(len(bucket.ranks) > 1 for bucket in waiting):
                 patterns = self._sum.patterns(waiting)
                 name = self.parts[part].name + (f" by {', '.join(patterns)}" if patterns else "")
-                with self._monitor.span("sync", part, name):
+                with self.monitor.span("sync", part, name):
                     self._finish(waiting)
             else:
                 self._finish(waiting)
@@ -240,7 +243,7 @@ class TrainingStep:
         chosen = None if not buckets else [parameter for bucket in buckets for parameter in bucket.parameters]
         # Nothing keeps a rank without parameters in step: a span of it would lie before the iteration of the others.
         if self.rule.optimizer is not None:
-            with self._monitor.span("update", len(self.parts) - 1, "update"):
+            with self.monitor.span("update", len(self.parts) - 1, "update"):
                 self.rule.step(chosen)
         else:
             self.rule.step(chosen)
@@ -296,7 +299,7 @@ class TrainingStep:
             before_use(index)
             if part.samples:
                 inputs = self._inputs(index, flow, batch)
-                with self._monitor.span("forward", index, part.name):
+                with self.monitor.span("forward", index, part.name):
                     outputs = run.forward(inputs)
                 if index == len(self.parts) - 1:
                     self._loss = outputs[part.segment.outputs[-1]]
@@ -307,7 +310,7 @@ class TrainingStep:
     def _inputs(self, index: int, flow: ValueFlow, batch: Batch) -> list[torch.Tensor]:
         part, found = self.parts[index], flow.inputs(index)
         if any(node.op == "placeholder" for node in part.segment.inputs):
-            self._monitor.reading(index)
+            self.monitor.reading(index)
             data = batch(part.samples)
             # Only what this part reads is sent to the device, behind the work that is launched.
             found = found | {
@@ -331,7 +334,7 @@ class TrainingStep:
                     # The mean loss of these samples counts by their number: uneven shards need no other weight.
                     weight = seed * len(part.samples) / part.global_batch
                     arrived = {part.segment.outputs[-1]: torch.full_like(self._loss, weight)}
-                with self._monitor.span("backward", index, part.name):
+                with self.monitor.span("backward", index, part.name):
                     gradients = self.passes[index].backward(arrived)
             if on_ready is not None:
                 self._announcer.part_done()

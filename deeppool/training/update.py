@@ -70,7 +70,8 @@ class Update:
         self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
         self.scale = LossScale(enabled=scaled)
         self._clip_norm = training.clip_norm
-        self._parameters = [parameter for _, parameter in parameters]
+        self.parameters = [parameter for _, parameter in parameters]
+        """Those of this process, in the order of the model."""
         self._counted = counted
         self._waiting: set[torch.nn.Parameter] = set()
         """Parameters left in the update in progress; empty between updates."""
@@ -91,7 +92,7 @@ class Update:
             chosen: the parameters, each once per update. Default: all that are left of the update.
         """
         if not self._waiting:
-            self._waiting = set(self._parameters)
+            self._waiting = set(self.parameters)
             self._finite = self._scale_and_clip()
         now = self._waiting if chosen is None else self._waiting.intersection(chosen)
         if self.optimizer is not None and now:
@@ -132,7 +133,7 @@ class Update:
         return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
 
     def _multiply(self, factor: float) -> None:
-        gradients = _gradients(self._parameters)
+        gradients = _gradients(self.parameters)
         if factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, factor)
 

@@ -9,6 +9,7 @@ tensor       tensors of the device, and their operators
 signature    which arguments of an operator are read, and which are written
 shapes       shapes of an operator's results, before it has run
 memory       caching allocator: a pool for each stream
+shared_pool  a pool that several streams share
 scheduler    queues of streams, their events, and the threads that compute, in the machine's time
 virtual_scheduler  the same in front of a GPU's multiprocessors, in virtual time
 host_time    virtual time of the threads that launch

@@ -108,6 +108,10 @@ class EmulatedDevice:
         """Returns one of 32 streams of that priority: the 33rd is the first again."""
         return EmulatedStream(self, self.runtime.make_stream(priority))
 
+    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[EmulatedStream, ...]":
+        """Creates streams with one pool of memory (:mod:`deeppool.device.emulated.shared_pool`)."""
+        return tuple(EmulatedStream(self, stream) for stream in self.runtime.make_streams_of_one_pool(priority, count))
+
     def partial_stream(self, multiprocessors: int) -> "EmulatedStream":
         """Returns a stream of low priority on some of the multiprocessors, as that of a green context."""
         return EmulatedStream(self, self.runtime.make_stream("low", multiprocessors))
@@ -174,6 +178,10 @@ class EmulatedDevice:
         free = int(psutil.virtual_memory().available) if self.runtime.scheduler.computes else int(1e15)
         return free if memory.size is None else min(free, int(memory.size - memory.now))
 
+    def reserved_memory(self) -> int:
+        """Returns the bytes of all blocks, used and free."""
+        return self.runtime.memory.reserved
+
     def memory_use(self) -> tuple[int, int]:
         """Returns the bytes in use, now and at the peak."""
         return self.runtime.memory.use()
@@ -203,6 +211,10 @@ class EmulatedStream:
         with runtime.selected(self._stream):
             yield
             runtime.wait(surrounding, self._device.stamp())
+
+    def wait(self, stamp: Event) -> None:
+        """Makes the stream wait for an event."""
+        self._device.runtime.wait(self._stream, stamp)
 
 
 def emulated_device(sheet: GpuSheet | None = None) -> EmulatedDevice:

@@ -84,14 +84,18 @@ class Pool:
         Raises:
             torch.OutOfMemoryError: more than the device's memory.
         """
-        rounded = _rounded(size)
+        rounded = rounded_size(size)
         with self._lock:
             self._counter.add(rounded)
             free = self._free[rounded]
-            block = free.pop() if free else Block(torch.UntypedStorage(rounded))
+            block = free.pop() if free else self._new_block(rounded)
         memory = Memory(block)
         weakref.finalize(memory, self._release, block, rounded).atexit = False
         return memory
+
+    def _new_block(self, size: int) -> Block:
+        self._counter.reserve(size)
+        return Block(torch.UntypedStorage(size))
 
     def _release(self, block: Block, size: int) -> None:
         with self._lock:
@@ -105,7 +109,7 @@ class MemoryCounter:
     def __init__(self, size: float | None) -> None:
         """Counts from zero; ``size`` is the device's memory in bytes, None if it has no bound."""
         self.size = size
-        self.now = self.peak = 0
+        self.now = self.peak = self.reserved = 0
         self._lock = threading.RLock()
 
     def add(self, size: int) -> None:
@@ -119,6 +123,11 @@ class MemoryCounter:
             self.now += size
             self.peak = max(self.peak, self.now)
 
+    def reserve(self, size: int) -> None:
+        """Counts bytes that a pool has taken from the device; pools give none back."""
+        with self._lock:
+            self.reserved += size
+
     def use(self) -> tuple[int, int]:
         """Returns the bytes in use, now and at the peak since the last call."""
         with self._lock:
@@ -126,7 +135,8 @@ class MemoryCounter:
             return self.now, highest
 
 
-def _rounded(size: int) -> int:
+def rounded_size(size: int) -> int:
+    """Returns the bytes of the block that holds some."""
     if size <= SMALLEST * STEPS:
         return max(SMALLEST, -(-size // SMALLEST) * SMALLEST)
     step = 1 << (size.bit_length() - 1 - (STEPS.bit_length() - 1))

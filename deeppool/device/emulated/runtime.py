@@ -14,6 +14,7 @@ from deeppool.device.emulated.kernel_costs import KernelCosts
 from deeppool.device.emulated.memory import Access, Memory, MemoryCounter, Pool, Region
 from deeppool.device.emulated.scheduler import Event
 from deeppool.device.emulated.shapes import ShapeInference
+from deeppool.device.emulated.shared_pool import SharedPool
 from deeppool.device.multiprocessors import KernelWork
 from deeppool.device.protocol import StreamPriority
 
@@ -130,8 +131,8 @@ class DeviceRuntime:
         self._default = self._make("low")
         self._streams: dict[StreamPriority, list[DeviceStream]] = {"high": [], "low": []}
         self._given: dict[StreamPriority, int] = {"high": 0, "low": 0}
-        self._limited: list[DeviceStream] = []
-        """Streams on a part of the multiprocessors."""
+        self._others: list[DeviceStream] = []
+        """Streams on a part of the multiprocessors, and those of a shared pool."""
 
     @property
     def stream(self) -> DeviceStream:
@@ -141,13 +142,20 @@ class DeviceRuntime:
     def make_stream(self, priority: StreamPriority, limit: int | None = None) -> DeviceStream:
         """Returns one of the streams of a priority, in turn; or a new one on at most ``limit`` multiprocessors."""
         if limit is not None:
-            self._limited.append(self._make(priority, limit))
-            return self._limited[-1]
+            self._others.append(self._make(priority, limit))
+            return self._others[-1]
         streams, number = self._streams[priority], self._given[priority]
         self._given[priority] += 1
         if number < STREAMS:
             streams.append(self._make(priority))
         return streams[number % STREAMS]
+
+    def make_streams_of_one_pool(self, priority: StreamPriority, count: int) -> list[DeviceStream]:
+        """Creates streams whose memory lies in one pool."""
+        pool = SharedPool(self.memory)
+        made = [DeviceStream(self.scheduler.queue(priority, None), pool) for _ in range(count)]
+        self._others += made
+        return made
 
     @contextmanager
     def selected(self, stream: DeviceStream) -> Iterator[None]:
@@ -170,10 +178,17 @@ class DeviceRuntime:
     def allocate(self, size: int) -> Memory:
         """Allocates from the pool of the current stream, or of the graph that is captured."""
         capture = self._thread.capture
-        memory = (self.stream.pool if capture is None else capture.pool).allocate(size)
         if capture is not None:
+            memory = capture.pool.allocate(size)
             capture.held.append(memory.block.storage)
-        return memory
+            return memory
+        stream = self.stream
+        if not isinstance(stream.pool, SharedPool):
+            return stream.pool.allocate(size)
+        stream.pool.record_frees(self._record_on)
+        return stream.pool.allocate_on(
+            stream.index, size, lambda event: self.wait(stream, event), self.scheduler.passed
+        )
 
     def launch(
         self,
@@ -192,6 +207,8 @@ class DeviceRuntime:
 
     def _launch(self, kernel: RecordedKernel) -> None:
         stream = self.stream
+        if isinstance(stream.pool, SharedPool):
+            stream.pool.record_frees(self._record_on)
         self.hazards.launch(stream.index, kernel.operator, kernel.reads, kernel.writes)
         self.scheduler.launch(stream.queue, kernel.operator, kernel.run, kernel.works, kernel.captured_on)
 
@@ -211,6 +228,14 @@ class DeviceRuntime:
             return
         event.clock = self.hazards.record(self.stream.index)
         self.scheduler.record(self.stream.queue, event)
+
+    def _record_on(self, index: int) -> Event:
+        """Returns an event on one of the streams of a shared pool."""
+        event = Event()
+        stream = next(stream for stream in self._others if stream.index == index)
+        event.clock = self.hazards.record(index)
+        self.scheduler.record(stream.queue, event)
+        return event
 
     def wait(self, stream: DeviceStream, event: Event) -> None:
         """Makes later work of a stream wait for an event."""
@@ -233,7 +258,7 @@ class DeviceRuntime:
         if self._thread.capture is not None:
             raise RuntimeError("the host cannot wait for the device while a graph is captured (move the read outside)")
         events = []
-        for stream in streams or (self._default, *self._streams["high"], *self._streams["low"], *self._limited):
+        for stream in streams or (self._default, *self._streams["high"], *self._streams["low"], *self._others):
             with self.selected(stream):
                 event = Event()
                 self.record(event)

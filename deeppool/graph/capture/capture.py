@@ -9,7 +9,9 @@ import inspect
 import operator
 import traceback
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -54,6 +56,19 @@ class CapturedModel:
 
     def __str__(self) -> str:
         return str(self.graph)
+
+    def copy(self) -> "CapturedModel":
+        """Returns a copy with parameters and buffers of its own."""
+        copies: dict[int, Any] = {}
+        source = deepcopy(self.source, copies)
+        graph, nodes = fx.Graph(), dict[fx.Node, fx.Node]()
+        graph.output(graph.graph_copy(self.program.graph, nodes))
+        held = dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "get_attr")
+        # Constants of the program alone are copied here, and what it shares with the source is not copied twice.
+        tensors = {name: deepcopy(attrgetter(name)(self.program), copies) for name in held}
+        program = fx.GraphModule(tensors, graph)
+        groups = tuple(tuple(nodes[node] for node in group) for group in self.nodes)
+        return CapturedModel(self.graph, program, groups, self.batch_symbols, source)
 
 
 def capture(
