@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
+from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
 from deeppool.planning.evaluate.schedule import Order, order_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 
 Event = tuple[SpanKind, int]
 """The end of a stage's forward or backward on this rank."""

@@ -2,6 +2,7 @@
 
 placement      cost of each layer on its GPUs
 alternatives   cost of other GPU counts for one layer
+gpu_sets       sets of GPUs, and which branches run side by side
 timing         duration of a pass on given GPUs
 channels       start times of all-reduces, and what they slow down
 schedule       start times of layers and all-reduces, overlapping or not

@@ -4,7 +4,7 @@ Each GPU has one channel. An all-reduce starts when its gradients are ready and 
 ended. Where cores compute a share of it, what runs on its GPUs meanwhile advances at the rate of 1 - share.
 """
 
-from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
+from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
 
 
 class Channels:

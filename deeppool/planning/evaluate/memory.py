@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from deeppool.device.protocol import AUTOCAST
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import LayerGraph
-from deeppool.planning.search.gpu_partition import GpuSet
+from deeppool.planning.evaluate.gpu_sets import GpuSet
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
 

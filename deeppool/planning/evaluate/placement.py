@@ -8,6 +8,7 @@ from typing import NamedTuple
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
+from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.schedule import (
     IterationSchedule,
     Order,
@@ -17,7 +18,6 @@ from deeppool.planning.evaluate.schedule import (
     schedule,
 )
 from deeppool.planning.evaluate.timing import pass_duration
-from deeppool.planning.search.gpu_partition import concurrent_branches
 
 Passes = Mapping[int, tuple[float, float]] | Sequence[tuple[float, float]]
 """Seconds of each layer in the forward and in the backward pass."""

@@ -39,7 +39,7 @@ from typing import Protocol
 from deeppool.collectives.buckets import group_into_buckets
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.evaluate.channels import Channels
-from deeppool.planning.search.gpu_partition import Gpus, GpuSet, concurrent_branches
+from deeppool.planning.evaluate.gpu_sets import Gpus, GpuSet, concurrent_branches
 
 Order = tuple["int | tuple[Order, ...]", ...]
 """Layers one after another; a tuple among them holds orders that run side by side."""

@@ -8,7 +8,7 @@ Backward is the same in the other direction. Each layer takes its own time where
 from collections.abc import Callable
 
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import Gpus, concurrent_branches
+from deeppool.planning.evaluate.gpu_sets import Gpus, concurrent_branches
 
 
 def pass_duration(

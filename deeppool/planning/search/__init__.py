@@ -3,13 +3,13 @@
 search               exact search under a limit per layer
 limited_costs        costs that it reads, with edges over the limit left out
 optimality           the claim of optimality, and its factor
+pareto               the filter of all searches: rows that no other row beats
+labels               plans of a part of a model, and how their numbers add up
 shortest_path        shortest paths through a series of layers
-parallel_block       the step from a fork to its join: bounds for branches on GPU partitions
-branch_bounds        bounds of one branch on every GPU group
+parallel_block       steps and tables of paths, by one recursion over the tree of chains and branches
 block_bounds         lower bounds of all partitions of a block at once
 block_evaluation     exact cost of a block
 gpu_partition        partitions of the GPUs among branches, side by side or in sequence
-label_bundle         labels of several branches together
 local_search         regions that are not series-parallel
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence

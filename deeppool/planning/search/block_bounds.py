@@ -1,6 +1,11 @@
 """Lower bounds of a block for all GPU partitions and all GPU counts of fork and join at once.
 
-Side by side, GPU groups take max F + max (T - F) + sum X (see ``parallel_block``). No plan can beat
+A branch that ends on GPU count m takes T(m) seconds, F(m) of them in the forward pass, and the join then pays X(m) for
+the transfer of its results. The backward pass starts again at the join, so GPU groups side by side take
+
+    max F + max (T - F) + sum X   over groups, with sum X within what the join's limit leaves.
+
+No plan can beat
 
     max T + sum X                         with each X at its least but for one group's,
 
@@ -12,80 +17,192 @@ The second bound is the better one where forward and backward scale differently,
 longer to compute than the first one, and is computed only where that one does not suffice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.branch_bounds import BranchBounds
 from deeppool.planning.search.gpu_partition import PartitionSet
+from deeppool.planning.search.pareto import efficient_rows
+from deeppool.planning.search.shortest_path import PathTable, shortest
 
 NEVER = 1e30
 """Finite number of seconds in place of infinity for what the limit forbids."""
 
 
-class BlockBounds:
-    """Lower bounds of one block."""
+class Branch:
+    """Costs of one branch on every GPU group that it may have, with the transfer of its results to the join."""
 
     def __init__(
-        self, division: PartitionSet, reaches: Sequence[BranchBounds], own: Floats, own_parts: Floats, slack: Floats
+        self,
+        path: tuple[PathTable, int],
+        moved: Floats,
+        tail: "tuple[Sequence[Block], int]",
+        spent_share: Floats,
+        *,
+        priced: bool,
+    ) -> None:
+        """Bounds its seconds.
+
+        Args:
+            path: the ways through its layers, and the offset to add to their layers.
+            moved: (S, last, join) price of the transfer from its last layer; inf where that is not permitted.
+            tail: blocks after that layer which end at the join outside, one per group or none; and their offset.
+            spent_share: (join,) share of a transfer's price that is for GPU-seconds.
+            priced: whether GPU-seconds have a price.
+        """
+        (self.path, self.offset), self.moved, (self.tail, self.tail_offset) = path, moved, tail
+        self.spent_share, self.priced = spent_share, priced
+        bound = least = moved
+        if self.tail:
+            bound = moved + np.stack([block.lower for block in self.tail])
+            least = moved + np.stack([block.least for block in self.tail])[:, None, :]
+        self.total = shortest(self.path.lower, bound)
+        """(S, fork, join) lower bound of T + X."""
+        self.least: Floats = least.min(axis=1)
+        """(S, join) lower bound of X."""
+        self.exact = all(step.exact for step, _ in self.path.steps) and all(block.exact for block in self.tail)
+        """Whether the branch contains nothing of which not all ways are tried."""
+
+    @cached_property
+    def additive(self) -> Floats:
+        """(S, fork or 1, join) lower bound of what adds up over branches side by side: X and GPU-seconds."""
+        least = self.least[:, None, :]
+        return self.passes[:, 2] + least * (1 - self.spent_share) if self.priced else least
+
+    @cached_property
+    def passes(self) -> Floats:
+        """(S, 3, fork, join) lower bounds of F + X / 2, of B + X / 2 and of the price of GPU-seconds."""
+        spent = np.where(np.isfinite(self.moved), self.moved, 0.0) * self.spent_share
+        half = (self.moved - spent) / 2
+        bound = np.stack([half, half, spent], axis=1)
+        if self.tail:
+            bound = bound + np.stack([block.passes for block in self.tail])
+        return shortest(self.path.passes, bound)
+
+    def at_least(self, slot: int, before: int, after: int) -> tuple[float, float, float]:
+        """Returns what no way beats in a group between two counts: what does not add up of T + X, the rest of it, X."""
+        additive = float(self.additive[slot, min(before, self.additive.shape[1] - 1), after])
+        return float(self.total[slot, before, after]) - additive, additive, float(self.least[slot, after])
+
+    def ends(self, times: Floats, slot: int, before: int, after: int) -> tuple[Floats, Floats, list[int]]:
+        """Returns T and X, T ascending and X descending, with the last count that has them.
+
+        Args:
+            times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
+            slot: index of the GPU group.
+            before: count of the fork.
+            after: count of the join.
+        """
+        time, moved = times[slot, before], self.moved[slot, :, after]
+        if self.tail:
+            least = self.tail[slot].least[after]
+            time, moved = time + (self.tail[slot].lower[:, after] - least), moved + least
+        rows = np.nonzero(np.isfinite(time + moved))[0]
+        rows = rows[efficient_rows(rows * 0, time[rows], moved[rows])]
+        return time[rows], moved[rows], rows.tolist()
+
+
+class Join(NamedTuple):
+    """The layer at which branches meet, as far as it belongs to their block."""
+
+    layer: int | None
+    """None where it belongs to a series outside."""
+    seconds: Floats
+    """(3, fork, join) forward, backward and price of GPU-seconds, of the fork's own transfer to it too."""
+    slack: Floats
+    """(fork, join) price of the branches' transfers that its limit permits."""
+
+
+class Block:
+    """Branches between a fork and a join on one group of GPUs, with their bounds."""
+
+    def __init__(
+        self, branches: Sequence[Branch], division: PartitionSet, join: Join, *, least_time: float, bounding: bool
     ) -> None:
         """Finds the first bound.
 
         Args:
+            branches: the branches.
             division: partitions of the GPUs among the branches.
-            reaches: the branches.
-            own: (fork, join) price of the join itself.
-            own_parts: (3, fork, join) forward, backward and price of GPU-seconds in it.
-            slack: (fork, join) seconds of transfers that the join's limit permits.
+            join: their join.
+            least_time: seconds that the layers of the branches take at least on all GPUs together.
+            bounding: whether the bounds are of all partitions, or of those tried.
         """
-        self._division, self._reaches = division, reaches
-        self._own_parts = own_parts
-        self._least = np.minimum([reach.least for reach in reaches], NEVER)
-        additive = np.minimum([reach.additive for reach in reaches], NEVER)
-        excess = np.minimum([reach.total for reach in reaches], NEVER) - additive
-        arriving = self._lanes(self._least).sum(axis=1)
-        summed = self._lanes(additive).sum(axis=1) if reaches[0].priced else arriving[:, None, :]
-        time = self._lanes(excess).max(axis=1) + summed + own
-        permitted = (time < NEVER / 2) & (arriving[:, None, :] <= slack)
+        self.branches, self.division, self.join = branches, division, join
+        self.own: Floats = join.seconds.sum(axis=0)
+        """(fork, join) price of the join itself."""
+        self.exact: bool = division.complete and all(branch.exact for branch in branches)
+        """Whether an evaluation finds the best way."""
+        self._least = np.minimum([branch.least for branch in branches], NEVER)
+        additive = np.minimum([branch.additive for branch in branches], NEVER)
+        excess = np.minimum([branch.total for branch in branches], NEVER) - additive
+        arriving = self._groups(self._least).sum(axis=1)
+        summed = self._groups(additive).sum(axis=1) if branches[0].priced else arriving[:, None, :]
+        time = self._groups(excess).max(axis=1) + summed + self.own
+        permitted = (time < NEVER / 2) & (arriving[:, None, :] <= join.slack)
         self.time: Floats = np.where(permitted, time, np.inf)
-        """(arrangement, fork, join) seconds that no way can beat; inf where none is permitted."""
+        """(partition, fork, join) seconds that no way can beat; inf where none is permitted."""
+        self.guess: Floats = self.time.min(axis=0)
+        self.lower: Floats = self.guess
+        """(fork, join) seconds that no way can beat."""
         self.least: Floats = arriving.min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
-        self.sharp = False
-        """Whether ``time`` includes both bounds."""
-
-    def sharpen(self) -> None:
-        """Computes the second bound too, and keeps the larger ones."""
-        self.sharp = True
-        self.time = np.maximum(self.time, self._passes.sum(axis=1))
+        self._anywhere = bounding and not division.complete
+        if self._anywhere:
+            self.lower, self.least = self._in_any_partition(least_time)
 
     @property
     def passes(self) -> Floats:
-        """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat, in any arrangement."""
+        """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat, in any partition."""
+        if self._anywhere:
+            return np.zeros((3, *self.own.shape))
         passes: Floats = np.where(np.isfinite(self.time[:, None]), self._passes, np.inf).min(axis=0)
         return passes
 
     @cached_property
+    def sharp_time(self) -> Floats:
+        """(partition, fork, join) the larger one of both bounds."""
+        larger: Floats = np.maximum(self.time, self._passes.sum(axis=1))
+        return larger
+
+    @cached_property
     def _passes(self) -> Floats:
-        """(arrangement, 3, fork, join) of both passes and GPU-seconds that no way can beat, in each arrangement."""
+        """(partition, 3, fork, join) of both passes and GPU-seconds that no way can beat, in each partition."""
         # Transfers count half in either pass.
-        share = 1 - self._reaches[0].spent_share
-        half = self._least[:, :, None, None, :] * share / 2
-        parts = np.minimum([reach.passes for reach in self._reaches], NEVER)
-        excess = parts[:, :, :2] - half
-        both = self._lanes(excess).max(axis=1) + self._lanes(half).sum(axis=1)
-        spent = self._lanes(parts[:, :, 2:]).sum(axis=1) if self._reaches[0].priced else both[:, :1] * 0
-        passes: Floats = np.concatenate([both, spent], axis=1) + self._own_parts
+        half = self._least[:, :, None, None, :] * (1 - self.branches[0].spent_share) / 2
+        parts = np.minimum([branch.passes for branch in self.branches], NEVER)
+        both = self._groups(parts[:, :, :2] - half).max(axis=1) + self._groups(half).sum(axis=1)
+        spent = self._groups(parts[:, :, 2:]).sum(axis=1) if self.branches[0].priced else both[:, :1] * 0
+        passes: Floats = np.concatenate([both, spent], axis=1) + self.join.seconds
         return passes
 
-    def _lanes(self, seconds: Floats) -> Floats:
-        """Returns (arrangement, lane, …) sums over the branches of each lane; 0 where there is no such lane."""
-        # A last entry of zeros for lanes with fewer branches, and arrangements with fewer lanes, than others.
+    def _groups(self, seconds: Floats) -> Floats:
+        """Returns (partition, group, …) sums over the branches of each group; 0 where there is no such group."""
+        # A last entry of zeros for groups with fewer branches, and partitions with fewer groups, than others.
         branches = _padded(seconds.reshape(-1, *seconds.shape[2:]))
-        lanes: Floats = _padded(branches[self._division.members].sum(axis=1))[self._division.used]
-        return lanes
+        groups: Floats = _padded(branches[self.division.members].sum(axis=1))[self.division.used]
+        return groups
+
+    def _in_any_partition(self, least_time: float) -> tuple[Floats, Floats]:
+        """Returns bounds of seconds and transfers for all partitions, tried or not.
+
+        The slowest branch has its best slot, or all GPUs compute all the time what the branches compute at least.
+        """
+        arriving = np.sum([branch.least.min(axis=0) for branch in self.branches], axis=0)
+        additive = np.array([branch.additive.min(axis=0) for branch in self.branches])
+        total = np.array([branch.total.min(axis=0) for branch in self.branches])
+        with np.errstate(invalid="ignore"):
+            time = np.maximum((total - additive).max(axis=0), least_time) + additive.sum(axis=0) + self.own
+        permitted = np.isfinite(total).all(axis=0) & (arriving <= self.join.slack)
+        return np.where(permitted, time, np.inf), arriving
+
+    def groups_of(self, index: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """Yields the groups of a partition: their branches, their slot and their first GPU."""
+        for group, kind in zip(self.division.arrangements[index], self.division.used[index].tolist(), strict=False):
+            yield group.branches, self.division.lanes[kind][1], group.start
 
 
 def _padded(values: Floats) -> Floats:

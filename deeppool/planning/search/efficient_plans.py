@@ -20,11 +20,13 @@ from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.search.label_sums import efficient_rows, spread
+from deeppool.planning.search.label_sums import spread
+from deeppool.planning.search.labels import Plans
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, search_overlapping
-from deeppool.planning.search.relaxed_frontier import Plans, RelaxedFrontier, RelaxedSearch
+from deeppool.planning.search.pareto import efficient_rows
+from deeppool.planning.search.relaxed_frontier import RelaxedFrontier, RelaxedSearch
 from deeppool.planning.search.search import SearchResult, search
 
 SUMS = 150
@@ -119,7 +121,7 @@ def _shares(costs: CostTable, tree: Series) -> list[float]:
     if not costs.overlap:
         return [0.0]
     shares = (0.0, *BOUND_SHARES)
-    least = {share: RelaxedSearch(costs, tree, share).solver(0.0).whole(tree).lower for share in shares}
+    least = {share: RelaxedSearch(costs, tree, share).solver(0.0).whole(tree)[1] for share in shares}
     best = max(least, key=lambda share: least[share])
     return [0.0] if least[best] <= least[0.0] * (1 + SHARE_GAIN) else [0.0, best]
 

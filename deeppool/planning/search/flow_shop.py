@@ -21,17 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deeppool.costs.table import CostTable, Floats
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.pareto import Integers, efficient_rows
 
 MOST_LABELS = 1_000_000
 """Most labels at any one layer; that takes about a second."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of the lag in the bounds by which labels are dropped."""
-
-Integers = NDArray[np.intp]
 
 
 class TooManyLabelsError(Exception):
@@ -125,7 +123,7 @@ def _before(
     kept = np.nonzero((moved <= prices.room[layer, here]) & (least < at_most))[0]
     left = [index for index, other in enumerate(pending) if other != layer]
     options = options[:, left]
-    kept = kept[_undominated(options[kept], seconds[kept], lag[kept], count)]
+    kept = kept[efficient_rows(options[kept] @ count ** np.arange(len(left)), seconds[kept], lag[kept])]
     return _Labels(tuple(pending[index] for index in left), options[kept], seconds[kept], lag[kept], parent[kept])
 
 
@@ -142,17 +140,6 @@ def _weights(costs: CostTable) -> Floats:
     shares, computing = np.array(SHARES), costs.network.sync_computing
     weights: Floats = shares + (1 - shares) * computing
     return weights
-
-
-def _undominated(options: Integers, seconds: Floats, lag: Floats, count: int) -> Integers:
-    """Returns the indices of the ways that no other way with the same options beats in both numbers."""
-    key = options @ count ** np.arange(options.shape[1])
-    order = np.lexsort((lag, seconds, key))
-    found = [order[:0]]
-    for group in np.split(order, np.nonzero(np.diff(key[order]))[0] + 1):
-        least_before = np.minimum.accumulate(np.concatenate([[np.inf], lag[group]]))[:-1]
-        found.append(group[lag[group] < least_before])
-    return np.concatenate(found)
 
 
 def _trace(history: list[_Labels], way: int) -> tuple[int, ...]:

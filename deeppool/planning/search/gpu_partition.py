@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
-from deeppool.graph.series_parallel import ParallelBlock, layers_of, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, parts_of
 
 MAX_BRANCHES = 5
 """Most branches of which every grouping is tried; five have 52."""
@@ -127,42 +127,6 @@ def partition_set(
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
     return PartitionSet(tuple(found), slots, lanes, members, used, complete)
-
-
-GpuSet = tuple[int, ...] | range
-"""GPUs in ascending order."""
-Gpus = Sequence[GpuSet]
-"""GPUs that compute each layer of a graph."""
-
-
-def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
-    """Returns groups of branches that a plan runs side by side; branches of one group share a GPU and run in order.
-
-    Args:
-        block: its branches are numbered.
-        gpus: per layer its GPUs.
-    """
-    lanes: list[tuple[set[GpuSet], list[int]]] = []
-    for position, branch in enumerate(block.branches):
-        used = {gpus[layer] for layer in layers_of(branch)}
-        together = [position]
-        apart = []
-        for others, members in lanes:
-            if any(share_gpus(a, b) for a in used for b in others):
-                used |= others
-                together = [*members, *together]
-            else:
-                apart.append((others, members))
-        lanes = [*apart, (used, sorted(together))]
-    return sorted(members for _, members in lanes)
-
-
-def share_gpus(first: GpuSet, second: GpuSet) -> bool:
-    """Returns whether two sets of GPUs have one in common."""
-    if first[-1] < second[0] or second[-1] < first[0]:
-        return False
-    contiguous = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
-    return contiguous or not set(first).isdisjoint(second)
 
 
 Grouping = tuple[tuple[int, ...], ...]

@@ -1,31 +1,29 @@
-"""Efficient sums of labels along the steps of a model.
+"""Efficient sums of labels along the steps of a series.
 
-A label is a way through one step, between a GPU count before it and one after it, with its seconds and GPU-seconds. A
-sum takes one label of each step, each from the count where the one before it ends. A sum is dropped where another one
-that ends on the same count beats it in both numbers. Where too many are left, one of each small interval of seconds
-stays, the one of the fewest GPU-seconds, with the least seconds of those that it stands for: so for every sum of labels
-there is one here with no more seconds and no more GPU-seconds.
+A label is a way through one step, between a GPU count before it and one after it, with the numbers that add up along
+the series. A sum takes one label of each step, each from the count where the one before it ends. A sum is dropped where
+another one that ends on the same count beats it in all numbers.
+
+Of two numbers, seconds and GPU-seconds, there may be too many. One of each small interval of seconds then stays, the
+one of the fewest GPU-seconds, with the least seconds of those that it stands for: so for every sum of labels there is
+one here with no more seconds and no more GPU-seconds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deeppool.base import cancellation
 from deeppool.costs.table import Floats
+from deeppool.planning.search.labels import Parts
+from deeppool.planning.search.pareto import Integers, efficient_rows
 
-Integers = NDArray[np.intp]
 JUMP = 1.02
 """Ratio of seconds between two sums that is a jump."""
-CELLS = 4096
-"""Intervals of seconds in which sums are compared before they are sorted."""
 
-
-Promising = Callable[[int, Integers, Floats, Floats], Integers]
-"""Returns rows, from the position of a step, the GPU counts after it, seconds and GPU-seconds."""
+Promising = Callable[[int, Integers, Floats], Integers]
+"""Returns rows, from the position of a step, the GPU counts after it, and the sums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,17 +33,18 @@ class StepLabels:
     before: Integers
     """Index of the GPU count before it."""
     after: Integers
-    time: Floats
-    """Seconds, or a lower bound of them."""
-    work: Floats
-    """GPU-seconds."""
+    values: Floats
+    """(numbers, n) what adds up: forward, backward, price of GPU-seconds; or seconds, or a bound of them, and
+    GPU-seconds."""
+    plans: Sequence[Parts] = ()
+    """The plan of each label; none where labels are bounds."""
     price: Integers | None = None
-    """Of a block, per label the number of a price at which a search finds a way near to it."""
+    """Of bounds of a block, per label the number of a price at which a search finds a way near to it."""
 
     def keep(self, rows: Integers) -> "StepLabels":
-        """Returns some of the labels."""
+        """Returns some of the labels, which are bounds."""
         price = None if self.price is None else self.price[rows]
-        return StepLabels(self.before[rows], self.after[rows], self.time[rows], self.work[rows], price)
+        return replace(self, before=self.before[rows], after=self.after[rows], values=self.values[:, rows], price=price)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,39 +59,39 @@ class LabelSums:
 
     def seconds(self, steps: Sequence[StepLabels]) -> Floats:
         """Returns the seconds of each sum itself."""
-        total: Floats = np.sum([step.time[row] for step, row in zip(steps, self.labels, strict=True)], axis=0)
+        total: Floats = np.sum([step.values[0, row] for step, row in zip(steps, self.labels, strict=True)], axis=0)
         return total
 
 
 def efficient_sums(steps: Sequence[StepLabels], most: int, promising: Promising | None = None) -> LabelSums:
-    """Returns the efficient sums of a label of each step.
+    """Returns the efficient sums of a label of each step, by seconds and GPU-seconds.
 
     Args:
         steps: labels.
         most: most sums to keep that end on one GPU count.
         promising: of the sums up to a step those that may become efficient.
     """
-    after, time, work = np.zeros(1, dtype=np.intp), np.zeros(1), np.zeros(1)
+    after, sums = np.zeros(1, dtype=np.intp), np.zeros((2, 1))
     chosen = []
     for position, step in enumerate(steps):
         cancellation.check()
-        left, right = _pairs(after, step.before)
-        key, seconds, spent = step.after[right], time[left] + step.time[right], work[left] + step.work[right]
-        kept = efficient_rows(key, seconds, spent)
+        left, right = pairs(after, step.before)
+        key, values = step.after[right], sums[:, left] + step.values[:, right]
+        kept = efficient_rows(key, *values)
         if promising is not None:
-            kept = kept[promising(position, key[kept], seconds[kept], spent[kept])]
-        kept, time = _thinned(key, seconds, kept, most)
-        after, work = key[kept], spent[kept]
+            kept = kept[promising(position, key[kept], values[:, kept])]
+        kept, time = _thinned(key, values[0], kept, most)
+        after, sums = key[kept], np.stack([time, values[1, kept]])
         chosen.append((left[kept], right[kept]))
-    ends = rows = efficient_rows(np.zeros_like(after), time, work)
+    ends = rows = efficient_rows(np.zeros_like(after), *sums)
     labels = []
     for parent, label in reversed(chosen):
         labels.append(label[rows])
         rows = parent[rows]
-    return LabelSums(time[ends], work[ends], np.stack(labels[::-1]))
+    return LabelSums(sums[0, ends], sums[1, ends], np.stack(labels[::-1]))
 
 
-def _pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
+def pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
     """Returns the indices of all pairs with equal keys."""
     order = np.argsort(second, kind="stable")
     begin, end = (np.searchsorted(second[order], first, side=side) for side in ("left", "right"))
@@ -100,32 +99,6 @@ def _pairs(first: Integers, second: Integers) -> tuple[Integers, Integers]:
     left = np.repeat(np.arange(len(first)), sizes)
     inner = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return left, order[np.repeat(begin, sizes) + inner]
-
-
-def efficient_rows(key: Integers, time: Floats, work: Floats) -> Integers:
-    """Returns the rows that no row of their key beats in both, by key and time; of equal ones one."""
-    rows = _not_clearly_beaten(key, time, work)
-    order = rows[np.lexsort((work[rows], time[rows], key[rows]))]
-    better = np.ones(len(order), dtype=bool)
-    starts = np.searchsorted(key[order], np.arange(int(key.max(initial=0)) + 2))
-    for start, end in pairwise(starts.tolist()):
-        spent = work[order[start:end]]
-        better[start + 1 : end] = spent[1:] < np.minimum.accumulate(spent)[:-1]
-    return order[better]
-
-
-def _not_clearly_beaten(key: Integers, time: Floats, work: Floats) -> Integers:
-    """Returns the rows with less work than any of their key in earlier intervals of seconds: all efficient ones."""
-    if len(key) <= CELLS:
-        return np.arange(len(key))
-    # Intervals of equal length in 1 / seconds: short where seconds are few.
-    inverse = 1 / np.maximum(time, 1e-300)
-    least, span = inverse.min(), np.ptp(inverse)
-    cell = CELLS - 1 - ((inverse - least) * ((CELLS - 1) / (span or 1.0))).astype(np.intp)
-    floor = np.full((int(key.max()) + 1, CELLS), np.inf)
-    np.minimum.at(floor, (key, cell), work)
-    before = np.minimum.accumulate(floor, axis=1)
-    return np.nonzero((cell == 0) | (work < before[key, cell - 1]))[0]
 
 
 def _thinned(key: Integers, time: Floats, kept: Integers, most: int) -> tuple[Integers, Floats]:

@@ -29,11 +29,11 @@ from deeppool.costs.amplification import TOLERANCE, time_allowance
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
+from deeppool.planning.evaluate.gpu_sets import Gpus
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.efficient_plans import search_within
-from deeppool.planning.search.gpu_partition import Gpus
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.search import SearchResult, search
 from deeppool.units import format_bytes

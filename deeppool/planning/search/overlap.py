@@ -45,6 +45,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of, parts_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
+from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
@@ -155,10 +156,8 @@ def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] 
 
 def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
     """Returns the plan that the exact search finds, and what no plan costs less than."""
-    found = BlockSolver(limited).whole(tree)
-    choices = sorted(found.choices())
-    options, starts = tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
-    return _placed(limited.costs, options, starts), found.lower
+    found, lower = BlockSolver(limited).whole(tree)
+    return Placement(limited.costs, *plan_of(found.parts)), lower
 
 
 def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:

@@ -8,30 +8,24 @@ their sums are the plans.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import NonSeriesParallel, Series, parts_of
-from deeppool.planning.search.label_sums import LabelSums, StepLabels, efficient_rows, efficient_sums, spread
+from deeppool.graph.series_parallel import Series
+from deeppool.planning.search.label_sums import LabelSums, StepLabels, efficient_sums, spread
+from deeppool.planning.search.labels import Parts, Plans, plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.overlap import least_update, relaxed_costs
-from deeppool.planning.search.parallel_block import BatchedStep, BlockSolver
-from deeppool.planning.search.shortest_path import Budget, Choice, ExhaustedError, PartialPlan, Step
-from deeppool.planning.search.step_labels import (
-    GAP,
-    layer_heights,
-    layer_labels,
-    vertex_labels,
-    with_points_between,
-)
+from deeppool.planning.search.parallel_block import BlockSolver
+from deeppool.planning.search.pareto import efficient_rows
+from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, Step
+from deeppool.planning.search.step_labels import GAP, layer_heights, vertex_labels, with_points_between
 from deeppool.planning.search.sum_bounds import SumBounds
 
-Plans = tuple[tuple[int, ...], tuple[int, ...]]
-"""Per layer, the index of its GPU count, and its first GPU."""
 LEAST_PRICE, MOST_PRICE = 0.02, 2000.0
 """Prices of the searches: from the first one, in seconds per second of all GPUs, to the second, per GPU-second."""
 RATIO = 2.0
@@ -50,10 +44,6 @@ EVALUATED = 100
 """Sums of bounds whose blocks are evaluated."""
 
 
-Way = tuple[int, int, float, float, PartialPlan]
-"""A way through a step: GPU counts before and after it, seconds, GPU-seconds, and the choices behind them."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RelaxedFrontier:
     """Bounds of all plans, and plans, whose seconds and GPU-seconds are sums of those of their steps."""
@@ -63,21 +53,16 @@ class RelaxedFrontier:
     work: Floats
     """GPU-seconds, descending; no plan falls below the last."""
     sums: LabelSums
-    """Sums of labels with a way each."""
+    """Sums of labels with a plan each."""
     labels: Sequence[StepLabels]
-    ways: Sequence[Sequence[Way]]
-    """Per step the way of each label; none of layers alone."""
-    layers: Sequence[tuple[int, int]]
-    """Per step its layer, and the offset to add to the layers of its ways."""
+    offsets: Sequence[int]
+    """Per step the offset to add to the layers of its plans."""
 
     def plan(self, index: int) -> Plans:
         """Returns a plan."""
-        choices: list[Choice] = []
         rows = self.sums.labels[:, index].tolist()
-        for step, ways, row, (layer, offset) in zip(self.labels, self.ways, rows, self.layers, strict=True):
-            choices += ways[row][-1].choices(offset) if ways else [Choice(layer, int(step.after[row]), 0)]
-        choices.sort()
-        return tuple(choice.option for choice in choices), tuple(choice.start for choice in choices)
+        parts = (step.plans[row] for step, row in zip(self.labels, rows, strict=True))
+        return plan_of(tuple((part, offset, 0) for part, offset in zip(parts, self.offsets, strict=True)))
 
 
 class RelaxedSearch:
@@ -104,23 +89,17 @@ class RelaxedSearch:
 
     def _of_all_ways(self) -> RelaxedFrontier | None:
         """Returns the sums of all ways; None where they are many, or not all are tried."""
-        if any(isinstance(part, NonSeriesParallel) for part in parts_of(self.tree)):
-            return None
         solver = self.solver(1.0, proving=True)
         solver.budget = Budget(MOST_PAIRS)
         steps = solver.steps(self.tree)
+        if not all(step.exact for step, _ in steps):
+            return None
         try:
-            ways = [list(_every_way(step)) for step, _ in steps]
+            labels = _labels_of(steps, solver.budget)
         except ExhaustedError:
             return None
-        if not solver.complete:
-            return None
-        labels = _labels_of(ways, steps)
         sums = efficient_sums(labels, MOST_EXACT)
-        return RelaxedFrontier(sums.time + self._updates, sums.work, sums, labels, ways, self._layers(steps))
-
-    def _layers(self, steps: Sequence[tuple[Step, int]]) -> list[tuple[int, int]]:
-        return [(layer, offset) for layer, (_, offset) in zip(self.tree.layers, steps, strict=True)]
+        return RelaxedFrontier(sums.time + self._updates, sums.work, sums, labels, [offset for _, offset in steps])
 
     def _of_prices(self) -> RelaxedFrontier:
         """Returns bounds by the searches at several prices, and plans near to them."""
@@ -129,23 +108,22 @@ class RelaxedSearch:
         prices = np.array([0.0, *(least * RATIO**power for power in range(number)), math.inf])
         solved = [self.solver(price, bounding=True).steps(self.tree) for price in prices.tolist()]
         steps = self.solver(1.0).steps(self.tree)
-        alone = _labels_of([], steps)
+        alone = _labels_of(steps)
         heights = [
-            np.stack([at_price[position][0].lower[0] for at_price in solved])
-            if isinstance(step, BatchedStep)
-            else layer_heights(alone[position], prices, len(self.costs.gpu_counts))
-            for position, (step, _) in enumerate(steps)
+            layer_heights(labels, prices, len(self.costs.gpu_counts))
+            if labels.plans
+            else np.stack([at_price[position][0].lower[0] for at_price in solved])
+            for position, labels in enumerate(alone)
         ]
         labels, bounds = _bounds([step for step, _ in steps], alone, heights, prices)
-        ways = self._evaluate(bounds, labels, prices.tolist())
-        made = _labels_of(ways, steps)
-        time = bounds.time / (1 + GAP) + self._updates
-        return RelaxedFrontier(time, bounds.work, efficient_sums(made, MOST_PLANS), made, ways, self._layers(steps))
+        made = self._evaluate(bounds, labels, prices.tolist(), alone)
+        time, sums = bounds.time / (1 + GAP) + self._updates, efficient_sums(made, MOST_PLANS)
+        return RelaxedFrontier(time, bounds.work, sums, made, [offset for _, offset in steps])
 
     def _evaluate(
-        self, bounds: LabelSums, labels: Sequence[StepLabels], prices: Sequence[float]
-    ) -> list[Sequence[Way]]:
-        """Evaluates the blocks of some sums, at the GPU counts and prices of their labels."""
+        self, bounds: LabelSums, labels: Sequence[StepLabels], prices: Sequence[float], alone: Sequence[StepLabels]
+    ) -> list[StepLabels]:
+        """Evaluates the blocks of some sums, at the GPU counts and prices of their labels; returns what was found."""
         chosen = spread(bounds.time, EVALUATED)
         wanted = [
             (int(step.price[row]), position, int(step.before[row]), int(step.after[row]))
@@ -154,15 +132,15 @@ class RelaxedSearch:
             for row in np.unique(bounds.labels[position, chosen]).tolist()
         ]
         kinds = [step for step, _ in self.solver(0.0).steps(self.tree)]
-        found: dict[Step, dict[tuple[float, ...], Way]] = {}
+        found: dict[Step, dict[tuple[float, ...], Parts]] = {}
         for number, group in groupby(sorted(set(wanted)), key=lambda item: item[0]):
             price, steps = prices[number], self.solver(prices[number]).steps(self.tree)
             for _, position, before, after in group:
                 way = steps[position][0].settle(0, before, after)
-                if way.time < math.inf:
-                    made = (before, after, way.time - way.added, way.added / price, way)
-                    found.setdefault(kinds[position], {}).setdefault(made[:4], made)
-        return [list(found.get(kind, {}).values()) for kind in kinds]
+                if way.parts:
+                    numbers = (before, after, way.forward + way.backward, way.added / price)
+                    found.setdefault(kinds[position], {}).setdefault(numbers, way.parts)
+        return [_as_labels(found[kind]) if kind in found else one for kind, one in zip(kinds, alone, strict=True)]
 
 
 def _bounds(
@@ -171,13 +149,10 @@ def _bounds(
     """Returns labels of each step, and their efficient sums; first those of vertices alone, which rule out many."""
     polygons = {
         step: vertex_labels(prices, height)
-        for step, height in zip(steps, heights, strict=True)
-        if isinstance(step, BatchedStep)
+        for step, labels, height in zip(steps, alone, heights, strict=True)
+        if not labels.plans
     }
-    labels = [
-        polygons.get(step, one) if isinstance(step, BatchedStep) else one
-        for step, one in zip(steps, alone, strict=True)
-    ]
+    labels = [polygons.get(step, one) for step, one in zip(steps, alone, strict=True)]
     rough = efficient_sums(labels, MOST_ROUGH)
     time = rough.seconds(labels)
     rows = efficient_rows(np.zeros(len(time), dtype=np.intp), time, rough.work)
@@ -192,19 +167,18 @@ def _bounds(
     return labels, efficient_sums(labels, MOST_BOUNDS, useful.promising)
 
 
-def _every_way(step: Step) -> Iterator[Way]:
-    """Yields the efficient ways through a block at the price 1 of a GPU-second; none of a layer alone."""
-    if isinstance(step, BatchedStep):
-        for before, after in np.argwhere(np.isfinite(step.lower[0])).tolist():
-            for way in step.front(0, before, after, math.inf):
-                yield before, after, way.time - way.added, way.added, way
-
-
-def _labels_of(ways: Sequence[Sequence[Way]], steps: Sequence[tuple[Step, int]]) -> list[StepLabels]:
-    """Returns the labels of the ways of each step; of layers alone, and where there are none, those of its costs."""
+def _labels_of(steps: Sequence[tuple[Step, int]], budget: Budget | None = None) -> list[StepLabels]:
+    """Returns all labels of each step at the price 1 of a GPU-second; without a budget none of blocks."""
     made: dict[Step, StepLabels] = {}
-    for (step, _), found in zip(steps, ways or [()] * len(steps), strict=True):
-        if step not in made:
-            before, after, time, work = (np.array([way[number] for way in found]) for number in range(4))
-            made[step] = StepLabels(before, after, time, work) if found else layer_labels(step)
-    return [made[step] for step, _ in steps]
+    for step, _ in steps:
+        if step not in made and (budget is not None or isinstance(step, Edge)):
+            found = step.labels(0, np.full(step.lower.shape[1:], np.inf), budget or Budget(0))
+            made[step] = replace(found, values=np.stack([found.values[:2].sum(axis=0), found.values[2]]))
+    nothing = np.zeros(0, dtype=np.intp)
+    return [made.get(step, StepLabels(nothing, nothing, np.zeros((2, 0)))) for step, _ in steps]
+
+
+def _as_labels(found: dict[tuple[float, ...], Parts]) -> StepLabels:
+    """Returns labels of plans by their GPU counts before and after, seconds and GPU-seconds."""
+    before, after, time, work = np.array(list(found)).T
+    return StepLabels(before.astype(np.intp), after.astype(np.intp), np.stack([time, work]), list(found.values()))

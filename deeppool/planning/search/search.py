@@ -25,6 +25,7 @@ import numpy as np
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
@@ -77,17 +78,6 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
 
 def _search(limited: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
     tree = decompose([layer.predecessors for layer in limited.layers])
-    solver = BlockSolver(limited, side_by_side=side_by_side)
-    best = solver.whole(tree)
-    if solver.budget.exhausted:
-        # Without a proof, the plans that bounds lead to may not be the best ones.
-        other = BlockSolver(limited, proving=False, side_by_side=side_by_side).whole(tree)
-        lower = max(best.lower, other.lower)
-        best = min(best, other, key=lambda way: way.time)._replace(lower=lower)
-    choices = sorted(best.choices())
-    return SearchResult(
-        choices=tuple(choice.option for choice in choices),
-        starts=tuple(choice.start for choice in choices),
-        iteration_time=best.time,
-        optimality=certificate(best.time / best.lower),
-    )
+    best, lower = BlockSolver(limited, side_by_side=side_by_side).whole(tree)
+    options, starts = plan_of(best.parts)
+    return SearchResult(options, starts, best.time, certificate(best.time / lower))

@@ -1,74 +1,56 @@
-"""Shortest paths through a series of layers, on several sets of GPUs at once."""
+"""Shortest paths through a series of layers, on several sets of GPUs at once.
+
+Between two layers lies a *step*: a transfer, or a block of branches (see ``parallel_block``). Steps say at first what
+no way through them can beat, for all GPU counts before and after them; a step on the shortest path is then evaluated,
+which may make it longer, until the shortest path is evaluated all along: no other one can then be shorter.
+
+    layer      0       1       2
+    8 GPUs     o       o ===== o     === the shortest path
+    4 GPUs     o ===== o       o
+    1 GPU      o       o       o
+"""
 
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from deeppool.costs.communication import Locality
 from deeppool.costs.table import Floats
+from deeppool.planning.search.label_sums import StepLabels, pairs
+from deeppool.planning.search.labels import INFEASIBLE, Choice, PartialPlan, Parts
 from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.pareto import efficient_rows
 
 
-class Choice(NamedTuple):
-    """GPU count and first GPU of one layer."""
-
-    layer: int
-    option: int
-    """Index of its GPU count."""
-    start: int
-    """First GPU."""
+class ExhaustedError(Exception):
+    """Raised where a proof of optimality would take too long."""
 
 
-class PartialPlan(NamedTuple):
-    """A plan of some layers, with its seconds."""
+class Budget:
+    """Bounds the work that the search spends on proving the last fraction of a per cent."""
 
-    time: float
-    """Seconds, forward and backward, and the price of the GPU-seconds."""
-    forward: float
-    """Seconds in the forward pass."""
-    lower: float
-    """Seconds that no way with the same ends can beat; equal to ``time`` where this is the best one."""
-    parts: tuple["Choice | tuple[PartialPlan, int, int]", ...]
-    """Choices, and partial plans with the offsets to add to their layers and to their first GPUs."""
-    added: float = 0.0
-    """Price of the GPU-seconds."""
+    def __init__(self, pairs: int) -> None:
+        """Allows a number of pairs of labels."""
+        self.left = pairs
+
+    def spend(self, pairs: int) -> None:
+        """Counts pairs that are about to be tried.
+
+        Raises:
+            ExhaustedError: there are too many of them.
+        """
+        self.left -= pairs
+        if self.exhausted:
+            raise ExhaustedError
 
     @property
-    def backward(self) -> float:
-        """Seconds in the backward pass."""
-        return self.time - self.forward - self.added
-
-    def choices(self, layers: int = 0, start: int = 0) -> Iterator[Choice]:
-        """Yields every choice of this way."""
-        for part in self.parts:
-            if isinstance(part, Choice):
-                yield Choice(part.layer + layers, part.option, part.start + start)
-            else:
-                passage, further, later = part
-                yield from passage.choices(layers + further, start + later)
-
-
-INFEASIBLE = PartialPlan(math.inf, math.inf, math.inf, ())
-
-
-def efficient(ways: list[PartialPlan]) -> list[PartialPlan]:
-    """Returns the ways that no other one beats in forward, backward and the price of GPU-seconds."""
-    kept: list[PartialPlan] = []
-    least: list[tuple[float, float]] = []
-    for way in sorted(ways, key=lambda way: (way.forward, way.time)):
-        backward, added = way.backward, way.added
-        if not any(b <= backward and a <= added for b, a in least):
-            least = [(b, a) for b, a in least if b < backward or a < added]
-            least.append((backward, added))
-            kept.append(way)
-    if any(way.lower < way.time for way in ways):
-        lower = min(way.lower for way in ways)
-        kept = [way._replace(lower=lower) for way in kept]
-    return kept
+    def exhausted(self) -> bool:
+        """Whether nothing more is to be proved."""
+        return self.left <= 0
 
 
 class Step(Protocol):
@@ -77,27 +59,27 @@ class Step(Protocol):
     lower: Floats
     """(S, before, after) seconds that no way can beat; inf where the limit permits none."""
     guess: Floats
-    """(S, before, after) estimated seconds: ``lower``, but for steps that are not evaluated exactly."""
+    """(S, before, after) seconds of the best way found; ``lower`` where there is none yet, or none better."""
+    version: int
+    """Counter that grows whenever one of them changes."""
+    exact: bool
+    """Whether an evaluation finds the best way, unless its proof takes too long."""
 
     @property
     def passes(self) -> Floats:
         """(S, 3, before, after) forward, backward and price of GPU-seconds that no way can beat."""
 
-    @property
-    def version(self) -> int:
-        """Counter that grows whenever a price changes."""
-
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
-        """Returns the best way, with its exact price."""
+        """Evaluates the step between two GPU counts and returns the best way found."""
 
-    def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """Returns all ways within ``cap`` seconds that trade forward for backward."""
+    def labels(self, slot: int, caps: Floats, budget: Budget) -> StepLabels:
+        """Returns all ways within (before, after) seconds that trade forward for backward or GPU-seconds."""
 
 
 class Edge:
     """Step to a layer from the one that it reads."""
 
-    version = 0
+    version, exact = 0, True
 
     def __init__(self, prices: LimitedCosts, source: int, layer: int, places: Sequence[Locality]) -> None:
         """Takes the locality of the layer's GPUs relative to the source's: per set of GPUs, or once for all of them."""
@@ -117,41 +99,16 @@ class Edge:
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Returns the transfer and the layer."""
         slot = slot if len(self._forward) > 1 else 0
-        time = float(self.lower[slot, before, after])
         forward, added = float(self._forward[slot][before, after]), float(self._added[slot][before, after])
-        return PartialPlan(time, forward, time, (Choice(self.layer, after, 0),), added)
+        backward = float(self.lower[slot, before, after]) - forward - added
+        return PartialPlan(forward, backward, added, (Choice(self.layer, after, 0),))
 
-    def front(self, slot: int, before: int, after: int, cap: float) -> list[PartialPlan]:
-        """Returns the only way."""
-        found = self.settle(slot, before, after)
-        return [found] if found.time <= cap else []
-
-
-class ExhaustedError(Exception):
-    """Raised where a proof of optimality would take too long."""
-
-
-class Budget:
-    """Bounds the work that the search spends on proving the last fraction of a per cent."""
-
-    def __init__(self, pairs: int) -> None:
-        """Allows a number of pairs of ways."""
-        self.left = pairs
-
-    def spend(self, pairs: int) -> None:
-        """Counts pairs that are about to be tried.
-
-        Raises:
-            ExhaustedError: there are too many of them.
-        """
-        self.left -= pairs
-        if self.exhausted:
-            raise ExhaustedError
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether a proof was given up."""
-        return self.left < 0
+    def labels(self, slot: int, caps: Floats, budget: Budget) -> StepLabels:
+        """Returns the only way between each two GPU counts."""
+        slot = slot if len(self._forward) > 1 else 0
+        before, after = np.nonzero(np.isfinite(self.lower[slot]) & (self.lower[slot] <= caps))
+        plans = [(Choice(self.layer, option, 0),) for option in after.tolist()]
+        return StepLabels(before, after, self.passes[slot][:, before, after], plans)
 
 
 class PathTable:
@@ -160,19 +117,20 @@ class PathTable:
     S sets of GPUs at once: each is a slot.
     """
 
-    def __init__(self, steps: list[tuple[Step, int]], fits: Floats, budget: Budget) -> None:
+    def __init__(self, steps: Sequence[tuple[Step, int]], fits: Floats, budget: Budget) -> None:
         """Prices all ways.
 
         Args:
             steps: each with what to add to its layers.
             fits: (S, 1, K) 0 where a GPU count fits into a slot, else inf.
-            budget: budget of :meth:`front`.
+            budget: budget of :meth:`labels`.
         """
         self.steps, self._fits, self._budget = steps, fits, budget
         self._versions = [-1] * len(steps)
         self._times: list[Floats] = [np.empty(0)] * len(steps)
+        self._lower: Floats | None = None
         self._settled: dict[tuple[int, int, int], PartialPlan] = {}
-        self._fronts: dict[tuple[int, int, int], tuple[float, list[PartialPlan]]] = {}
+        self._labels: dict[tuple[int, int, int], tuple[float, StepLabels]] = {}
         """Per ends the most seconds that were asked for, and the ways."""
         self._refresh()
 
@@ -186,8 +144,12 @@ class PathTable:
         """(S, before, last) seconds that no way can beat."""
         if all(step.lower is step.guess for step, _ in self.steps):
             return self._times[-1]
-        first = self.steps[0][0].lower + self._fits
-        return functools.reduce(lambda ways, step: shortest(ways, step[0].lower) + self._fits, self.steps[1:], first)
+        if self._lower is None:
+            first = self.steps[0][0].lower + self._fits
+            self._lower = functools.reduce(
+                lambda ways, step: shortest(ways, step[0].lower) + self._fits, self.steps[1:], first
+            )
+        return self._lower
 
     @functools.cached_property
     def passes(self) -> Floats:
@@ -197,51 +159,46 @@ class PathTable:
         return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
 
     def settle(self, slot: int, before: int, last: int) -> PartialPlan:
-        """Returns the best way with these ends, with its real price."""
+        """Returns the best way found with these ends; its steps are evaluated."""
         while (slot, before, last) not in self._settled:
             if not np.isfinite(self.guess[slot, before, last]):
                 return INFEASIBLE
             ends = itertools.pairwise(self._path(slot, before, last))
-            passages = [step.settle(slot, *pair) for (step, _), pair in zip(self.steps, ends, strict=True)]
-            if self._refresh():
-                continue
-            time = sum(passage.time for passage in passages)
-            self._settled[slot, before, last] = PartialPlan(
-                time,
-                sum(passage.forward for passage in passages),
-                min(float(self.lower[slot, before, last]), time),
-                tuple((passage, layers, 0) for passage, (_, layers) in zip(passages, self.steps, strict=True)),
-                sum(passage.added for passage in passages),
-            )
+            ways = [step.settle(slot, *pair) for (step, _), pair in zip(self.steps, ends, strict=True)]
+            if not self._refresh():
+                forward, backward, added, parts = zip(*ways, strict=True)
+                inner = tuple((part, layers, 0) for part, (_, layers) in zip(parts, self.steps, strict=True))
+                self._settled[slot, before, last] = PartialPlan(sum(forward), sum(backward), sum(added), inner)
         return self._settled[slot, before, last]
 
-    def front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
-        """Returns all ways with these ends within ``cap`` seconds that trade forward for backward."""
-        ends = slot, before, last
-        most, ways = self._fronts.get(ends, (-math.inf, []))
-        if most < cap:
-            ways = self._front(slot, before, last, cap)
-            self._fronts[ends] = cap, ways
-        return [way for way in ways if way.time <= cap]
+    def labels(self, slot: int, before: int, last: int, cap: float) -> StepLabels:
+        """Returns all ways with these ends within ``cap`` seconds that trade forward for backward or GPU-seconds.
 
-    def _front(self, slot: int, before: int, last: int, cap: float) -> list[PartialPlan]:
-        fronts: dict[int, list[PartialPlan]] = {before: [PartialPlan(0.0, 0.0, 0.0, ())]}
+        Raises:
+            ExhaustedError: there are more pairs of labels than the budget allows.
+        """
+        most, found = self._labels.get((slot, before, last), (-math.inf, None))
+        if found is None or most < cap:
+            found = self._within(slot, before, last, cap)
+            self._labels[slot, before, last] = cap, found
+        return found
+
+    def _within(self, slot: int, before: int, last: int, cap: float) -> StepLabels:
+        after, values, plans = np.array([before]), np.zeros((3, 1)), list[Parts]([()])
         for (step, layers), rest in zip(self.steps, self._rests(slot, last), strict=True):
-            lower = step.lower[slot if len(step.lower) > 1 else 0]
-            longer: dict[int, list[PartialPlan]] = {}
-            for source, ways in fronts.items():
-                least = min(way.time for way in ways)
-                for target in np.nonzero(least + lower[source] + rest <= cap)[0].tolist():
-                    pieces = step.front(slot, source, target, cap - least - float(rest[target]))
-                    self._budget.spend(len(ways) * len(pieces))
-                    longer.setdefault(target, []).extend(
-                        _joined(way, piece, layers)
-                        for way in ways
-                        for piece in pieces
-                        if way.time + piece.time + rest[target] <= cap
-                    )
-            fronts = {target: efficient(ways) for target, ways in longer.items() if ways}
-        return fronts.get(last, [])
+            least = np.full(step.lower.shape[1], np.inf)
+            np.minimum.at(least, after, values.sum(axis=0))
+            with np.errstate(invalid="ignore"):
+                found = step.labels(slot, cap - least[:, None] - rest, self._budget)
+            left, right = pairs(after, found.before)
+            self._budget.spend(len(left))
+            sums, key = values[:, left] + found.values[:, right], found.after[right]
+            near = np.nonzero(sums.sum(axis=0) + rest[key] <= cap)[0]
+            kept = near[efficient_rows(key[near], *sums[:, near])]
+            after, values = key[kept], sums[:, kept]
+            rows = zip(left[kept].tolist(), right[kept].tolist(), strict=True)
+            plans = [(*plans[a], (found.plans[b], layers, 0)) for a, b in rows]
+        return StepLabels(np.full(len(after), before), after, values, plans)
 
     def _rests(self, slot: int, last: int) -> list[Floats]:
         """Returns, after each step and per GPU count, the seconds that the later steps take at least."""
@@ -271,17 +228,8 @@ class PathTable:
                 self._versions[index] = step.version
                 ways = shortest(self._times[index - 1], step.guess) if index else step.guess
                 self._times[index] = ways + self._fits
+                self._lower = None
         return changed
-
-
-def _joined(way: PartialPlan, piece: PartialPlan, layers: int) -> PartialPlan:
-    return PartialPlan(
-        way.time + piece.time,
-        way.forward + piece.forward,
-        way.lower + piece.lower,
-        (*way.parts, (piece, layers, 0)),
-        way.added + piece.added,
-    )
 
 
 def shortest(before: Floats, step: Floats) -> Floats:

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.label_sums import Integers, StepLabels
-from deeppool.planning.search.shortest_path import Step
+from deeppool.planning.search.label_sums import StepLabels
+from deeppool.planning.search.pareto import Integers
 
 GAP = 0.004
 """Most seconds between two labels of a block, as a share of those of the fastest plan through the slower one."""
@@ -38,19 +38,11 @@ ROUNDING = 1e-9
 """Relative distance from a polygon up to which a point is taken for a vertex."""
 
 
-def layer_labels(step: Step) -> StepLabels:
-    """Returns the labels of a layer alone, from its costs at the price 1."""
-    total, added = step.lower[0], step.passes[0, 2]
-    before, after = np.nonzero(np.isfinite(total))
-    work = added[before, after]
-    return StepLabels(before, after, total[before, after] - work, work)
-
-
 def layer_heights(labels: StepLabels, prices: Floats, counts: int) -> Floats:
     """Returns (price, before, after) seconds + price x GPU-seconds of a layer alone; at the last one GPU-seconds."""
     heights = np.full((len(prices), int(labels.before.max()) + 1, counts), np.inf)
-    heights[:-1, labels.before, labels.after] = labels.time + prices[:-1, None] * labels.work
-    heights[-1, labels.before, labels.after] = labels.work
+    heights[:-1, labels.before, labels.after] = labels.values[0] + prices[:-1, None] * labels.values[1]
+    heights[-1, labels.before, labels.after] = labels.values[1]
     return heights
 
 
@@ -110,7 +102,7 @@ def vertex_labels(prices: Floats, heights: Floats) -> StepLabels:
     polygon, time = polygon[apart], time[apart]
     work = polygons.work(polygon, time)
     price = polygons.time(polygon, work)[1:].argmax(axis=0) + 1
-    return StepLabels(before[polygon], after[polygon], time, work, price)
+    return StepLabels(before[polygon], after[polygon], np.stack([time, work]), price=price)
 
 
 def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float) -> StepLabels:
@@ -122,13 +114,13 @@ def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float) 
         fastest: seconds that no plan of the whole model can beat.
     """
     same = (np.diff(vertices.before) == 0) & (np.diff(vertices.after) == 0)
-    chosen = np.zeros(len(vertices.time), dtype=bool)
+    chosen = np.zeros(len(vertices.before), dtype=bool)
     chosen[wanted] = True
     edges = np.nonzero(same & (chosen[:-1] | chosen[1:]))[0]
     # No plan through a label takes less than the fastest one, and what the label takes above the first of its polygon.
     starts = np.nonzero(np.concatenate([[True], ~same]))[0]
-    first = vertices.time[starts[np.searchsorted(starts, edges, side="right") - 1]]
-    faster, slower = (fastest + vertices.time[rows] - first for rows in (edges, edges + 1))
+    first = vertices.values[0, starts[np.searchsorted(starts, edges, side="right") - 1]]
+    faster, slower = (fastest + vertices.values[0, rows] - first for rows in (edges, edges + 1))
     parts = np.ceil(np.log(slower / faster) / np.log1p(NEAR)).astype(np.intp)
     inner = np.maximum(parts - 1, 0)
     edge = np.repeat(edges, inner)
@@ -137,14 +129,13 @@ def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float) 
     start, end = np.repeat(faster, inner), np.repeat(slower, inner)
     # Seconds grow by one ratio from each point to the next.
     along = start * ((end / start) ** share - 1) / (end - start)
-    time, work = (values[edge] + along * (values[edge + 1] - values[edge]) for values in (vertices.time, vertices.work))
+    between = vertices.values[:, edge] + along * (vertices.values[:, edge + 1] - vertices.values[:, edge])
     rows = np.union1d(np.union1d(edges, edges + 1), wanted)
     ends = np.concatenate([rows, edge])
     assert vertices.price is not None
     return StepLabels(
         vertices.before[ends],
         vertices.after[ends],
-        np.concatenate([vertices.time[rows], time]),
-        np.concatenate([vertices.work[rows], work]),
-        vertices.price[np.concatenate([rows, edge + 1])],
+        np.concatenate([vertices.values[:, rows], between], axis=1),
+        price=vertices.price[np.concatenate([rows, edge + 1])],
     )

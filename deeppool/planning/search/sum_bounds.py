@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.label_sums import Integers, StepLabels
+from deeppool.planning.search.label_sums import StepLabels
+from deeppool.planning.search.pareto import Integers
 
 ROUNDING = 1e-9
 
@@ -57,16 +58,16 @@ class SumBounds:
 
     def useful(self, position: int, labels: StepLabels) -> Integers:
         """Returns the labels of a step that may be part of a sum which no known one beats."""
-        least = self._length(labels.time, labels.work)
+        least = self._length(labels.values)
         least += self.before[position][:, labels.before] + self.behind[position + 1][:, labels.after]
         return self._below(least)
 
-    def promising(self, position: int, after: Integers, time: Floats, work: Floats) -> Integers:
+    def promising(self, position: int, after: Integers, sums: Floats) -> Integers:
         """Returns the sums of the steps so far that may become sums which no known one beats."""
-        return self._below(self._length(time, work) + self.behind[position + 1][:, after])
+        return self._below(self._length(sums) + self.behind[position + 1][:, after])
 
-    def _length(self, time: Floats, work: Floats) -> Floats:
-        length: Floats = self.time_weights[:, None] * time + self.work_weights[:, None] * work
+    def _length(self, values: Floats) -> Floats:
+        length: Floats = self.time_weights[:, None] * values[0] + self.work_weights[:, None] * values[1]
         return length
 
     def _below(self, least: Floats) -> Integers:

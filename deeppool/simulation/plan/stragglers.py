@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
 from deeppool.planning.evaluate.placement import LayerTimes
 from deeppool.planning.evaluate.schedule import IterationSchedule, Order, order_of
 from deeppool.planning.plan import Plan
-from deeppool.planning.search.gpu_partition import GpuSet, share_gpus
 from deeppool.simulation.plan.conditions import Conditions
 
 Times = NDArray[np.float64]

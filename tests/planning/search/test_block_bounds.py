@@ -38,7 +38,7 @@ def solved_block(definition, position, limit, work_price=0.0):
     step, _ = BlockSolver(LimitedCosts(costs, limit, work_price=work_price)).step(
         tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, SAME_START),)
     )
-    return step.crossing(0)
+    return step.parts[0]
 
 
 def least_seconds(definition, position, limits):
@@ -82,12 +82,11 @@ def test_no_assignment_takes_less_than_its_bounds(shape):
             least = least_seconds(definition, position, LIMITS)
             for limit, each in product(LIMITS, PRICES):
                 crossing = solved_block(definition, position, limit, each)
-                first = crossing.lower.copy()
-                crossing.sharpen()
-                assert (crossing.lower >= first).all()
-                raised += (crossing.lower > first * (1 + 1e-9)).any()
+                first, second = crossing.lower, crossing.sharp_time.min(axis=0)
+                assert (second >= first).all()
+                raised += (second > first * (1 + 1e-9)).any()
                 for before, after in product(*map(range, first.shape)):
-                    bounds = np.array([crossing.lower[before, after], *crossing.passes[:, before, after]])
+                    bounds = np.array([second[before, after], *crossing.passes[:, before, after]])
                     best = least[limit, each, before, after]
                     # A pass is a difference of sums, so it is as exact as the sum is.
                     assert (bounds <= best + 1e-12 * best[0]).all(), (number, limit, before, after)
@@ -109,8 +108,7 @@ def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_
     definition = Definition(make_profile(graph, constant, BATCH_SIZES), Cluster(2), 2)
     crossing = solved_block(definition, 1, None)
     arrangements = crossing.division.arrangements
-    for lanes, first in zip(arrangements, crossing.bounds.time[:, 0, 0], strict=True):
+    for lanes, first in zip(arrangements, crossing.time[:, 0, 0], strict=True):
         assert first == pytest.approx(18e-3 if len(lanes) == 1 else 10e-3, abs=1e-4)
-    crossing.sharpen()
-    assert crossing.bounds.time[:, 0, 0] == pytest.approx(np.full(len(arrangements), 18e-3), abs=1e-4)
+    assert crossing.sharp_time[:, 0, 0] == pytest.approx(np.full(len(arrangements), 18e-3), abs=1e-4)
     assert crossing.passes[:, 0, 0] == pytest.approx([10e-3, 8e-3, 0.0], abs=1e-4)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
-from deeppool.graph.series_parallel import ParallelBlock, Series
-from deeppool.planning.search.gpu_partition import concurrent_branches, partition_set
+from deeppool.planning.search.gpu_partition import partition_set
 from tests.sampling import examples
 
 
@@ -92,19 +91,6 @@ def test_too_many_partitions_are_limited_to_powers_of_two():
 
 def test_one_gpu_is_not_divided():
     assert shapes(partition_set(3, (1,), 1, 8)) == {((1, 0, SAME_START),)}
-
-
-def series(*layers):
-    return Series(layers, (None,) * len(layers))
-
-
-def test_branches_that_share_a_gpu_are_one_group():
-    """Branches 0 and 2 meet on GPU 3 though they start apart; branch 1 is alone; branch 3 holds GPU 5 with 1."""
-    block = ParallelBlock((series(0), series(1, 2), series(3), series(4)), direct=False)
-    gpus = [(2, 3), (4,), (4, 5), (3,), (5,)]
-    assert concurrent_branches(block, gpus) == [[0, 2], [1, 3]]
-    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (4,)]) == [[0], [1], [2], [3]]
-    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (0, 1, 2, 3)]) == [[0, 1, 2, 3]]
 
 
 # -- against all layouts ----------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.planning.search.label_sums import StepLabels, efficient_rows, efficient_sums
+from deeppool.planning.search.label_sums import StepLabels, efficient_sums
+from deeppool.planning.search.pareto import efficient_rows
 from tests.sampling import examples
 
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 9), st.integers(1, 9)), max_size=8)
@@ -16,7 +17,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 9
 
 def labels(rows):
     before, after, time, work = np.array(rows, dtype=float).reshape(-1, 4).T
-    return StepLabels(before.astype(int), after.astype(int), time, work)
+    return StepLabels(before.astype(int), after.astype(int), np.stack([time, work]))
 
 
 def all_sums(steps):

@@ -14,6 +14,7 @@ import pytest
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
+from deeppool.planning.search.block_bounds import Block
 from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.random_problems import random_problem
@@ -271,13 +272,13 @@ def one_pass_problem(number):
 def proofs(monkeypatch):
     """Counts the calls that trade forward for backward to prove an optimum."""
     calls = Counter()
-    front = PathTable.front
+    labels = PathTable.labels
 
     def counted(self, *arguments):
         calls["begun"] += 1
-        return front(self, *arguments)
+        return labels(self, *arguments)
 
-    monkeypatch.setattr(PathTable, "front", counted)
+    monkeypatch.setattr(PathTable, "labels", counted)
     return calls
 
 
@@ -285,7 +286,7 @@ def proofs(monkeypatch):
 def sharp(request, monkeypatch):
     """Whether bounds treat forward and backward separately; if so, little is left to prove."""
     if not request.param:
-        monkeypatch.setattr(parallel_block.BlockStep, "sharpen", lambda _: None)
+        monkeypatch.setattr(Block, "sharp_time", property(lambda self: self.time))
     return request.param
 
 

@@ -27,6 +27,11 @@ def drawn(draw):
     return [(*pair, *draw.uniform(1, 10, 2)) for pair in ends]
 
 
+def labels_of(ways):
+    before, after, time, work = (np.array(column) for column in zip(*ways, strict=True))
+    return StepLabels(before, after, np.stack([time, work]))
+
+
 def fastest_of(steps):
     time = np.zeros(2) + np.array([0.0, np.inf])
     for ways in steps:
@@ -38,13 +43,12 @@ def test_three_ways_of_which_one_is_above_the_others_line():
     """One second buys one GPU-second from (1 s, 8 GPU-s) to (5 s, 4); (4 s, 6) lies above that line, 3 s at 6 GPU-s."""
     ways = [(0, 0, 1.0, 8.0), (0, 0, 5.0, 4.0), (0, 0, 4.0, 6.0)]
     found = vertex_labels(PRICES, heights_of(ways))
-    assert found.time == pytest.approx([1, 5])
-    assert found.work == pytest.approx([8, 4])
+    assert found.values == pytest.approx(np.array([[1, 5], [8, 4]]))
     # A plan takes 10 s or more, so that labels may be 10 s x 0.4 % apart, and more where plans take longer.
     near = with_points_between(found, np.array([0]), 10.0)
-    time = np.sort(near.time)
+    time = np.sort(near.values[0])
     assert (np.diff(time) <= GAP * (10 + time[:-1] - 1)).all()
-    assert near.work == pytest.approx(9 - near.time)
+    assert near.values.sum(axis=0) == pytest.approx(9)
     assert len(time) == math.ceil(math.log(14 / 10) / math.log1p(0.999 * GAP)) + 1
 
 
@@ -54,7 +58,7 @@ def test_sums_of_labels_bound_every_sum_of_ways(seed):
     steps = [drawn(draw) for _ in range(3)]
     vertices = [vertex_labels(PRICES, heights_of(ways)) for ways in steps]
     fastest = fastest_of(steps)
-    labels = [with_points_between(step, np.arange(len(step.time)), fastest) for step in vertices]
+    labels = [with_points_between(step, np.arange(len(step.before)), fastest) for step in vertices]
     found = efficient_sums(labels, 10_000)
     loose = 0
     for chosen in itertools.product(*steps):
@@ -71,12 +75,12 @@ def test_what_is_left_out_is_beaten_by_a_known_sum():
     for seed in range(20):
         draw = np.random.default_rng(seed)
         steps = [drawn(draw) for _ in range(4)]
-        labels = [StepLabels(*(np.array(column) for column in zip(*ways, strict=True))) for ways in steps]
+        labels = [labels_of(ways) for ways in steps]
         every = efficient_sums(labels, 10_000)
         bounds = SumBounds(PRICES, [heights_of(ways) for ways in steps])
         bounds.learn(every.time[::3], every.work[::3])
         kept = [step.keep(bounds.useful(position, step)) for position, step in enumerate(labels)]
-        left_out += sum(len(step.time) for step in labels) - sum(len(step.time) for step in kept)
+        left_out += sum(len(step.before) for step in labels) - sum(len(step.before) for step in kept)
         found = efficient_sums(kept, 10_000, bounds.promising)
         for time, work in zip(every.time, every.work, strict=True):
             assert ((found.time <= time * (1 + 1e-12)) & (found.work <= work * (1 + 1e-12))).any()

@@ -1,0 +1,40 @@
+"""Sets of GPUs of the layers of a plan: which ones share a GPU, and which branches run side by side."""
+
+from collections.abc import Sequence
+
+from deeppool.graph.series_parallel import ParallelBlock, layers_of
+
+GpuSet = tuple[int, ...] | range
+"""GPUs in ascending order."""
+Gpus = Sequence[GpuSet]
+"""GPUs that compute each layer of a graph."""
+
+
+def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
+    """Returns groups of branches that a plan runs side by side; branches of one group share a GPU and run in order.
+
+    Args:
+        block: its branches are numbered.
+        gpus: per layer its GPUs.
+    """
+    lanes: list[tuple[set[GpuSet], list[int]]] = []
+    for position, branch in enumerate(block.branches):
+        used = {gpus[layer] for layer in layers_of(branch)}
+        together = [position]
+        apart = []
+        for others, members in lanes:
+            if any(share_gpus(a, b) for a in used for b in others):
+                used |= others
+                together = [*members, *together]
+            else:
+                apart.append((others, members))
+        lanes = [*apart, (used, sorted(together))]
+    return sorted(members for _, members in lanes)
+
+
+def share_gpus(first: GpuSet, second: GpuSet) -> bool:
+    """Returns whether two sets of GPUs have one in common."""
+    if first[-1] < second[0] or second[-1] < first[0]:
+        return False
+    contiguous = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
+    return contiguous or not set(first).isdisjoint(second)
