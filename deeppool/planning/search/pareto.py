@@ -18,6 +18,8 @@ from deeppool.costs.table import Floats
 Integers = NDArray[np.intp]
 CELLS = 4096
 """Intervals of the first column in which rows are compared before they are sorted."""
+MOST_KEYS = 1000
+"""The largest key for which that is done."""
 
 
 def efficient_rows(key: Integers, *columns: Floats) -> Integers:
@@ -25,8 +27,8 @@ def efficient_rows(key: Integers, *columns: Floats) -> Integers:
     rows = _not_clearly_beaten(key, *columns) if len(columns) == 2 else np.arange(len(key))
     order = rows[np.lexsort([*(column[rows] for column in reversed(columns)), key[rows]])]
     better = np.ones(len(order), dtype=bool)
-    starts = np.searchsorted(key[order], np.arange(int(key.max(initial=0)) + 2))
-    for start, end in pairwise(starts.tolist()):
+    starts = np.nonzero(np.diff(key[order], prepend=-1))[0].tolist()
+    for start, end in pairwise([*starts, len(order)]):
         if len(columns) == 2:
             second = columns[1][order[start:end]]
             better[start + 1 : end] = second[1:] < np.minimum.accumulate(second)[:-1]
@@ -45,7 +47,7 @@ def _unbeaten(values: Floats) -> NDArray[np.bool_]:
 
 def _not_clearly_beaten(key: Integers, first: Floats, second: Floats) -> Integers:
     """Returns the rows smaller in the second column than any of their key in earlier intervals of the first one."""
-    if len(key) <= CELLS:
+    if len(key) <= CELLS or key.max() > MOST_KEYS:
         return np.arange(len(key))
     # Intervals of equal length in 1 / value: short where values are small.
     inverse = 1 / np.maximum(first, 1e-300)
