@@ -17,6 +17,7 @@
     figures.trade_off(simulations or runs) foreground slowdown against background harvest for ways of sharing a device
     figures.crossover(record)              jobs that cross over: computing and transfers of every rank
     figures.crossover_gain(comparisons)    its gain over other orders, by communication / computing
+    figures.loss_over_time(trainings)      loss and accuracy of training modes under load imbalance, over time
     figures.of(record)                     the default figure of any record
     figures.transfers(comparison)          an iteration by every method of sending gradients: computing and waiting
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
@@ -46,6 +47,7 @@ from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
+from deeppool.figures.loss_over_time import loss_over_time
 from deeppool.figures.record_figure import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.schedule import schedule
@@ -70,6 +72,7 @@ __all__ = [
     "interference",
     "layers",
     "live",
+    "loss_over_time",
     "of",
     "scaling",
     "schedule",

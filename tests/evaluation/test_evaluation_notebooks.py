@@ -17,9 +17,12 @@ from tests.sampling import sampled
 LONGEST_CELL = 26
 """Lines; what needs more belongs into the library."""
 IN_THE_PAPER = {"fig1", "fig2", "fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "table1", "table3"}
-COMPANIONS = {"caramel", "crossover"}
+COMPANIONS = {"caramel", "crossover", "eager"}
 """Evaluations of the other systems, which number nothing."""
-CLOCKS = {"dp.launch", "dp.train", "dp.profile", "dp.measure_interference", "dp.compare_orders", "search_times"}
+CLOCKS = {
+    *("dp.launch", "dp.train", "dp.profile", "dp.measure_interference", "dp.compare_orders"),
+    *("search_times", "skewed_calls", "compare_modes"),
+}
 """What reads one, by the name under which notebooks use it."""
 
 each_notebook = pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)

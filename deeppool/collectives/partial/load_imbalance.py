@@ -71,6 +71,11 @@ def drawn(name: str, seed: int = 0, scale: float = 1.0) -> Delays:
     return lambda rank, step: scale * (times.draw(rank, step, seed) - times.shortest)
 
 
+def step_times(step: float, delays: Delays) -> Delays:
+    """Returns whole compute times: the same for all ranks, plus delays."""
+    return lambda rank, number: step + delays(rank, number)
+
+
 def _generator(*key: int) -> np.random.Generator:
     return np.random.default_rng(key)
 

@@ -1,0 +1,102 @@
+"""Training modes compared live: what is trained, what is recorded, and the numbers made of it."""
+
+import math
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+import torch
+
+from deeppool.collectives.partial.load_imbalance import fixed
+from deeppool.errors import InvalidValueError
+from deeppool.runs.mode_comparison.compare import compare_modes
+from deeppool.runs.mode_comparison.digits import CLASSES, SIDE, digit_images
+from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
+from deeppool.runs.mode_comparison.tasks import make_task
+
+
+@pytest.mark.processes
+def test_a_late_rank_holds_up_exact_modes_which_train_as_one_process_does_and_not_solo() -> None:
+    sizes = {"batch": 16, "features": 8, "samples": 64}
+    seen: list[tuple[str, int]] = []
+    found = compare_modes(
+        "hyperplane", fixed([0.0, 0.3]), ranks=2, updates=6, step=0.001, points=3,
+        modes=("full", "straggler-aware", "solo"),
+        on_point=lambda mode, seed, point: seen.append((mode, point.updates)), **sizes,
+    )  # fmt: skip
+    # One process on the batches of both ranks: the oracle.
+    task = make_task("hyperplane", 0, sizes)
+    for update in range(6):
+        task.optimizer.zero_grad()
+        ((task.loss(update, 0, 2) + task.loss(update, 1, 2)) / 2).backward()
+        task.optimizer.step()
+    for mode in ("full", "straggler-aware"):
+        [training] = found.of(mode)
+        assert [point.updates for point in training.points] == [2, 4, 6]
+        assert training.final.loss == pytest.approx(task.score()[0], rel=1e-4)
+        assert training.gradients == 12
+        assert training.final.seconds > 6 * 0.3
+    [solo] = found.of("solo")
+    assert solo.gradients < 12
+    assert found.speedup("solo")[0] > 2
+    assert ("full", 4) in seen
+    assert "solo" in str(found) and "2 ranks" in str(found)
+
+
+def training(mode, seed: int, points: list[tuple[float, int, float, float]]) -> ModeTraining:
+    return ModeTraining(mode, seed, 0, tuple(ModePoint(s, u, loss, loss, accuracy) for s, u, loss, accuracy in points))
+
+
+COMPARISON = ModeComparison(
+    "digits", 4, 0.1, "a processor",
+    tuple(
+        training(mode, seed, [(speed * 10, 10, 1.0, 0.5), (speed * 20, 20, 0.5 + seed / 10, 0.9 - drop * seed)])
+        for mode, speed, drop in (("full", 1.0, 0.0), ("solo", 0.5, 0.1))
+        for seed in range(3)
+    ),
+)  # fmt: skip
+
+
+def test_gains_are_paired_by_seed_with_students_interval() -> None:
+    assert COMPARISON.speedup("solo") == (pytest.approx(2.0), pytest.approx(0.0))
+    mean, half_width = COMPARISON.accuracy_gain("solo")
+    changes = [0.0, -0.1, -0.2]
+    assert mean == pytest.approx(fmean(changes))
+    # Student's t with two degrees of freedom.
+    assert half_width == pytest.approx(4.30 * stdev(changes) / math.sqrt(3), rel=1e-2)
+    assert COMPARISON.loss("full")[0] == pytest.approx(0.6)
+
+
+def test_time_to_an_accuracy_is_that_of_the_first_point_and_of_all_seeds() -> None:
+    assert COMPARISON.time_to("full", 0.5) == 10.0
+    assert COMPARISON.time_to("full", 0.85) == 20.0
+    assert COMPARISON.time_to("solo", 0.5) == 5.0
+    assert COMPARISON.time_to("solo", 0.85) is None
+    assert COMPARISON.time_to_loss("solo", 1.0) == 5.0
+
+
+def test_images_of_digits_differ_from_each_other_and_a_digit_resembles_its_own_kind() -> None:
+    images, digits = digit_images(400, 7)
+    assert images.shape == (400, 1, SIDE, SIDE)
+    assert set(digits.tolist()) == set(range(CLASSES))
+    flat = images.flatten(1).numpy()
+    assert len(np.unique(flat, axis=0)) == 400
+    # The nearest other image is of the same digit far more often than by chance.
+    distances = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    assert (digits.numpy()[distances.argmin(axis=1)] == digits.numpy()).mean() > 0.3
+    assert torch.equal(digit_images(400, 7)[0], images)
+
+
+def test_the_shares_of_all_ranks_are_the_images_of_a_batch_each_once() -> None:
+    task = make_task("digits", 0, {"batch": 12, "images": 40})
+    whole = float(task.loss(1, 0, 1).detach())
+    parts = [float(task.loss(1, rank, 3).detach()) for rank in range(3)]
+    assert fmean(parts) == pytest.approx(whole, rel=1e-5)
+
+
+def test_nothing_to_compare_and_an_unknown_task_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="at least one mode"):
+        compare_modes("digits", fixed([0.0]), modes=())
+    with pytest.raises(InvalidValueError, match="got 'words'"):
+        make_task("words", 0, {})
