@@ -23,6 +23,8 @@ class DeviceKind:
     """Whether a rank needs a GPU of the machine for itself."""
     on_cores: bool
     """Whether a rank computes on a core of its own, which processes share by the priorities of the operating system."""
+    emulated: bool = False
+    """Whether its times are those of no processor."""
 
 
 KINDS = {
@@ -30,7 +32,7 @@ KINDS = {
     for kind in (
         DeviceKind("cpu", "CPU", "gloo", "cpu", "cpu", False, True),
         DeviceKind("cuda", "GPU", "nccl", "cuda", "cuda", True, False),
-        DeviceKind("emulated", "emulated GPU", "gloo", "privateuseone", "cpu", False, False),
+        DeviceKind("emulated", "emulated GPU", "gloo", "privateuseone", "cpu", False, False, emulated=True),
     )
 }
 
@@ -59,6 +61,19 @@ def find_kind(name: str, *, also: str | None = None) -> DeviceKind:
 def kind_of_type(torch_type: str) -> DeviceKind:
     """Returns the facts of the kind of device that a type of torch device is."""
     return next(kind for kind in KINDS.values() if kind.torch_type == torch_type)
+
+
+def check_common_clock(device: str) -> None:
+    """Checks that the times of several processes on a device can be compared.
+
+    Raises:
+        InvalidValueError: they are virtual.
+    """
+    if emulated_sheet(device) is not None:
+        raise InvalidValueError(
+            f"a plan for device {device} cannot run: each process would have a virtual clock of its own (profile with "
+            "--device emulated to run the plan, or simulate it: deeppool simulate)"
+        )
 
 
 def emulated_sheet(name: str) -> GpuSheet | None:

@@ -10,7 +10,7 @@ Basis = Literal["measured", "emulated", "simulated", "estimated", "predicted"]
 """Source of a number:
 
 measured    by a clock, on the evaluation's device
-emulated    by a clock, with one rank real and the others modelled
+emulated    by a clock, with one rank real and the others modelled; or on an emulated device
 simulated   on a virtual clock
 estimated   from a data sheet
 predicted   by a plan, from layer times

@@ -53,10 +53,11 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
         coloraxis={"colorscale": "Cividis", "cmin": 0, "cmax": 100, "colorbar": {"title": {"text": "%"}}},
         width=max(900, 260 + panels * (CELL * len(names) + 20)),
     )
+    where = f"{escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}"
     return theme.apply_theme(
         figure,
         title="Throughput with a background, % of alone",
-        subtitle=f"<b>measured</b> on {escape(found.device_name)}, {escape(found.date)}: {escape(found.method)}{waits}",
+        subtitle=f"<b>{found.basis}</b> on {where}{waits}",
         # Room for the slanted names of the columns.
         plot_height=CELL * len(names) + 150,
         heading_height=0,

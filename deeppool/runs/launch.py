@@ -17,6 +17,7 @@ from deeppool.collocation.background_placement import THREAD, BackgroundSetup, p
 from deeppool.collocation.collocated_processes import collocated_processes
 from deeppool.collocation.job_queue import BackgroundJob, measured_job
 from deeppool.collocation.sample_publisher import SamplePublisher
+from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
@@ -74,12 +75,14 @@ def launch(
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
+        InvalidValueError: an argument out of range, or a plan for a device in virtual time.
         RunError: the plan or the background cannot start here.
         RankFailedError: a rank died or hung; every process has ended by then.
     """
     policy = policy or ("none" if background is None else "priority")
     sharing = find_sharing(policy, max_slowdown)
     _check(policy, background, background_batch, seconds, steps)
+    check_common_clock(plan.device)
     if emulate_rank is not None and not 0 <= emulate_rank < plan.gpus:
         raise InvalidValueError(
             f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: "

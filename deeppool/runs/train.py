@@ -13,6 +13,7 @@ from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.job_queue import Background, JobLists, JobQueue, job_lists
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.collocation.trials import TrialRun, Trials, trial_run
+from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.sync_method import GradientSyncMethod
@@ -85,7 +86,8 @@ def train(
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        InvalidValueError: an argument out of range, a checkpoint of another training, or an invalid background.
+        InvalidValueError: an argument out of range, a checkpoint of another training, an invalid background, or a plan
+            for a device in virtual time.
         PlanError: ``profile`` is of another graph, device or precision than the plan.
         RankFailedError: a rank died, hung or could not reach the others, and no restart was left; every process has
             ended by then. A rank that refuses to continue, for example because the disk is full or the loss is not
@@ -93,6 +95,7 @@ def train(
         RunError: the loss is not finite, or another training writes to the folder of checkpoints.
         DocumentError: a checkpoint cannot be written or read.
     """
+    check_common_clock(plan.device)
     for name, value, least in (
         ("steps", steps, 1),
         ("checkpoint_every", checkpoint_every, 1),

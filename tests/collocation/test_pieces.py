@@ -13,10 +13,13 @@ from deeppool.base.sharing import Sharing
 from deeppool.collocation import pieces
 from deeppool.collocation.pieces import LONG_PIECE_SECONDS, PIECE_SECONDS, group_layers, longest_piece, split_model
 from deeppool.device.cpu import CpuDevice
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.training.training_job import Training
 from examples.two_branch import TwoBranch
 from tests.execution.gradient_rank import Branches
@@ -65,13 +68,13 @@ def test_pieces_are_longer_where_the_foreground_does_not_wait_for_them(sharing: 
 class Job:
     """A training on random samples; SGD with momentum, so that a wrong step shows in all that follow."""
 
-    def __init__(self, model: type[nn.Module]) -> None:
+    def __init__(self, model: type[nn.Module], device: Device) -> None:
         torch.manual_seed(0)
         self.model = model()
-        self.captured: CapturedModel = capture(self.model, (3, 8, 8))
+        self.captured: CapturedModel = place_model(capture(self.model, (3, 8, 8)), device.torch_device())
         generator = torch.Generator().manual_seed(1)
-        self.images = torch.randn(BATCH, 3, 8, 8, generator=generator)
-        self.targets = torch.randint(10, (BATCH,), generator=generator)
+        self.images = torch.randn(BATCH, 3, 8, 8, generator=generator).to(device.torch_device())
+        self.targets = torch.randint(10, (BATCH,), generator=generator).to(device.torch_device())
 
     def samples(self, chosen: range) -> tuple[torch.Tensor, ...]:
         return self.images[chosen.start : chosen.stop], self.targets[chosen.start : chosen.stop]
@@ -87,12 +90,14 @@ class Job:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
+@pytest.mark.parametrize("kind", ["cpu", "emulated", "emulated:h200"])
 @pytest.mark.parametrize("model", [Branches, TwoBranch])
 @pytest.mark.parametrize("limit", [1e-9, 1e-4, 1e9])
-def test_a_step_in_pieces_is_the_uncut_step(model: type[nn.Module], limit: float) -> None:
-    job, other = Job(model), Job(model)
+def test_a_step_in_pieces_is_the_uncut_step(model: type[nn.Module], limit: float, kind: str) -> None:
+    device = find_device(kind)
+    job, other = Job(model, device), Job(model, device)
     before, random = job.state(), torch.get_rng_state()
-    stages = split_model(job.captured, BATCH, job.trainer, CpuDevice(), limit)
+    stages = split_model(job.captured, BATCH, job.trainer, device, limit)
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:

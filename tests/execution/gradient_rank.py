@@ -7,11 +7,12 @@ import torch.distributed as dist
 from torch import nn
 
 from deeppool.collectives.layout import Layout
-from deeppool.device.cpu import CpuDevice
+from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.training.training_job import Training
 from tests.graph.capture.test_granularity import Blocks
@@ -69,20 +70,26 @@ def run_rank(
     dtype: torch.dtype,
     folder: str,
     granularity: str = "module",
+    kind: str = "cpu",
 ) -> None:
     """Computes one iteration's gradients and saves those that this rank owns, with its part of the loss."""
     torch.set_num_threads(1)
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     size = MODELS[name][1]
+    device = find_device(kind)
+    place = device.torch_device()
     captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
+    place_model(captured, place)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
     rule = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    trainer = Trainer(captured, stages, ProcessGroup(CpuDevice()), rule)
-    inputs, targets = make_batch(name, batch, dtype)
+    trainer = Trainer(captured, stages, ProcessGroup(device), rule)
+    inputs, targets = (tensor.to(place) for tensor in make_batch(name, batch, dtype))
     loss = trainer.gradients([lambda shard: (inputs[shard.start : shard.stop], targets[shard.start : shard.stop])])
     gradients = {
-        name: parameter.grad for name, parameter in captured.source.named_parameters() if parameter.grad is not None
+        name: parameter.grad.cpu()
+        for name, parameter in captured.source.named_parameters()
+        if parameter.grad is not None
     }
     torch.save(
         {"loss": torch.tensor(loss, dtype=torch.float64), "gradients": gradients}, Path(folder, f"rank{rank}.pt")

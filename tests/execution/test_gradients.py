@@ -42,10 +42,11 @@ def check(
     tolerance: float,
     folder: Path,
     granularity: str = "module",
+    device: str = "cpu",
 ) -> None:
     """Runs one iteration on as many processes as the assignment has GPUs, and compares with one process."""
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
-    run_ranks(run_rank, (name, assignment, batch, dtype, str(folder), granularity), ranks)
+    run_ranks(run_rank, (name, assignment, batch, dtype, str(folder), granularity, device), ranks)
     answers = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)]
     loss, expected = reference(name, batch, dtype)
 
@@ -60,18 +61,19 @@ def check(
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("ranks", "batch", "dtype", "tolerance"),
+    ("ranks", "batch", "dtype", "tolerance", "device"),
     [
-        (2, 4, torch.float32, 1e-5),
-        (2, 5, torch.float64, 1e-10),
-        (3, 7, torch.float32, 1e-5),
-        (4, 6, torch.float64, 1e-10),
+        (2, 4, torch.float32, 1e-5, "cpu"),
+        (2, 5, torch.float64, 1e-10, "cpu"),
+        (3, 7, torch.float32, 1e-5, "cpu"),
+        (4, 6, torch.float64, 1e-10, "cpu"),
+        (3, 7, torch.float64, 1e-10, "emulated"),
     ],
 )
 def test_gradients_equal_those_of_one_process_for_uneven_splits(
-    ranks: int, batch: int, dtype: torch.dtype, tolerance: float, tmp_path: Path
+    ranks: int, batch: int, dtype: torch.dtype, tolerance: float, device: str, tmp_path: Path
 ) -> None:
-    check("branches", assignments(ranks), batch, dtype, tolerance, tmp_path)
+    check("branches", assignments(ranks), batch, dtype, tolerance, tmp_path, device=device)
 
 
 @pytest.mark.processes

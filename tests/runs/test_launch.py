@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import deeppool as dp
 from deeppool.base.live_sample import LiveSample
@@ -329,6 +330,14 @@ def test_an_unknown_model_is_refused_before_a_process_starts(arguments: dict, mo
     monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
     with pytest.raises(CaptureError, match="unknown model"):
         dp.launch(two_layer_plan(), **arguments)
+
+
+def test_a_plan_for_a_device_in_virtual_time_is_refused() -> None:
+    plan = dataclasses.replace(two_layer_plan(), device="emulated:h200")
+    with pytest.raises(InvalidValueError, match="each process would have a virtual clock of its own"):
+        dp.launch(plan)
+    with pytest.raises(InvalidValueError, match="device emulated:h200 cannot run"):
+        dp.train(plan, dp.TrainingJob(model=nn.Linear(2, 2), input_shape=(2,), dataset=list, optimizer=print), steps=1)
 
 
 def test_times_are_summarised_by_median_99th_percentile_and_mean() -> None:

@@ -153,11 +153,12 @@ def test_a_step_in_parts_trains_as_pytorchs_own_loop(
         torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
 @pytest.mark.parametrize("drive", [overlapping, by_buckets_backwards, into_the_next_forward])
-def test_buckets_in_any_order_are_bit_equal_to_all_at_once(drive: Drive) -> None:
+def test_buckets_in_any_order_are_bit_equal_to_all_at_once(drive: Drive, device: str) -> None:
     states = []
     for chosen in (all_at_once, drive):
-        job = Job(CpuDevice())
+        job = Job(find_device(device))
         step = job.step()
         for data in job.batches:
             chosen(step, [data])
@@ -168,16 +169,17 @@ def test_buckets_in_any_order_are_bit_equal_to_all_at_once(drive: Drive) -> None
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-def test_two_interleaved_jobs_train_as_each_alone() -> None:
+@pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
+def test_two_interleaved_jobs_train_as_each_alone(device: str) -> None:
     """The parts of one job run between those of another, as two jobs that cross over do."""
-    alone = []
+    found, alone = find_device(device), []
     for seed in (0, 1):
-        job = Job(CpuDevice(), seed)
+        job = Job(found, seed)
         step = job.step()
         for data in job.batches:
             all_at_once(step, [data])
         alone.append(job.state())
-    jobs = [Job(CpuDevice(), seed) for seed in (0, 1)]
+    jobs = [Job(found, seed) for seed in (0, 1)]
     steps = [job.step() for job in jobs]
     steps[0].compute([reader(jobs[0].batches[0])])
     for number in range(len(jobs[0].batches)):

@@ -17,6 +17,7 @@ from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
@@ -102,6 +103,7 @@ def measure_interference(
             Arrangement(name, *(tuple(map(tuple, pairs.tolist())) for pairs in both))
             for name, both in zip(names, rates, strict=True)
         ),
+        basis="emulated" if find_kind(found.kind).emulated else "measured",
         waits=measured,
     )
 

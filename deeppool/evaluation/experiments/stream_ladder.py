@@ -19,6 +19,7 @@ import torch
 from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.pieces import stage_of
+from deeppool.device.emulated.device import new_device
 from deeppool.device.protocol import Device, Precision
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.communicator import SingleRank
@@ -96,6 +97,11 @@ class LadderResult:
     rungs: tuple[RungResult, ...]
     left_out: tuple[str, ...]
     """Names of the rungs that failed, or for which there was no time left."""
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """Names of the rungs by the sum of both throughputs, each as a part of alone; the highest first."""
+        return tuple(one.rung for one in sorted(self.rungs, key=lambda one: one.kept + one.harvest, reverse=True))
 
 
 class StreamForeground:
@@ -273,6 +279,20 @@ class StreamLadder:
             alone = _throughput(training, device, jobs.alone_seconds)
             job = InProcessBackground(training, device, self._foreground.state)
         return _Beside(job, alone, Governor(rung.sharing))
+
+
+def emulated_ladder(gpu: str, jobs: TwoJobs, rungs: Mapping[str, Rung], gap: float = 0.0) -> LadderResult:
+    """Runs all rungs on an emulated GPU of its own, in virtual time and without values.
+
+    Args:
+        gpu: name of its data sheet, such as ``h200``.
+        jobs: the two jobs.
+        rungs: the rungs by name.
+        gap: see :meth:`StreamLadder.measure`.
+    """
+    device = new_device(gpu)
+    with device.times_only():
+        return StreamLadder(jobs, rungs, device).measure(gap)
 
 
 def _throughput(training: BackgroundTraining, device: Device, seconds: float) -> float:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from deeppool.device.emulated.device import new_device
+from deeppool.device.emulated.virtual_scheduler import HARDWARE_QUEUES
 from deeppool.device.protocol import Device, Stream, StreamPriority
 
 QUEUED = 10
@@ -56,6 +58,16 @@ def stream_priorities(device: Device) -> tuple[PriorityEffect, ...]:
                     alone, behind = short.seconds(stream), short.seconds(stream, behind=queue)
                     found.append(PriorityEffect(product.name, captured, replayed, alone, behind))
     return tuple(found)
+
+
+def emulated_priorities(gpu: str) -> dict[str, tuple[PriorityEffect, ...]]:
+    """Measures them on an emulated GPU, with a hardware queue for each stream and with one for all.
+
+    Args:
+        gpu: name of its data sheet, such as ``h200``.
+    """
+    queues = {"a hardware queue each": HARDWARE_QUEUES, "one hardware queue": 1}
+    return {name: stream_priorities(new_device(gpu, queues=count)) for name, count in queues.items()}
 
 
 class _Product:

@@ -6,15 +6,18 @@ figures.layer_speedups(profile)   how much faster each layer gets when it is str
 figures.scenarios(found, …)       cluster throughput in three scenarios (figure 9)
 figures.partitions(shared, …)     foreground speed-up against cluster throughput, a panel per foreground (figure 10)
 figures.ladder(runs)              what each sharing mechanism adds (figure 11)
+figures.stream_ladder(results)    the same in two streams of one device
+figures.stream_priorities(found)  a short kernel behind a long queue, by the priority of its stream
 figures.search_times(times)       how long searches for a plan take (table 3)
 figures.transfer_gains(compared)  iterations by other methods of sending gradients, over Caramel's (caramel)
 """
 
-from deeppool.evaluation.figures.ladder import ladder
+from deeppool.evaluation.figures.ladder import ladder, stream_ladder
 from deeppool.evaluation.figures.layer_speedups import layer_speedups
 from deeppool.evaluation.figures.partitions import partitions
 from deeppool.evaluation.figures.scenarios import scenarios
 from deeppool.evaluation.figures.search_times import search_times
+from deeppool.evaluation.figures.stream_priorities import stream_priorities
 from deeppool.evaluation.figures.transfer_gains import transfer_gains
 from deeppool.evaluation.figures.utilisation import utilisation
 from deeppool.evaluation.figures.workloads import workloads
@@ -25,6 +28,8 @@ __all__ = [
     "partitions",
     "scenarios",
     "search_times",
+    "stream_ladder",
+    "stream_priorities",
     "transfer_gains",
     "utilisation",
     "workloads",

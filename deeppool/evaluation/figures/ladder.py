@@ -1,5 +1,6 @@
 """Effect of each sharing mechanism, as in DeepPool's figure 11: rows from the bottom up."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -7,6 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
+from deeppool.evaluation.experiments.stream_ladder import LadderResult
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.records.run_record import BackgroundResult, RunRecord
@@ -57,6 +59,41 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
         dark=dark,
     )
     return figure.update_layout(showlegend=False)
+
+
+def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool = False) -> go.Figure:
+    """Draws the throughput of both jobs in two streams of a device with each mechanism, beside several foregrounds.
+
+    Args:
+        results: all rungs, by the name of the foreground.
+        where: what the results are and of which device, for example ``emulated on h200``.
+        dark: whether the page is dark.
+
+    Raises:
+        InvalidValueError: no result.
+    """
+    if not results:
+        raise InvalidValueError("stream_ladder cannot draw nothing, it accepts LadderResults by foreground")
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=("foreground", "background")
+    )
+    figure.update_annotations(font_size=12)
+    shades = (theme.BLUE, theme.colour("background", dark=dark), theme.neutral(dark=dark))
+    for shade, (name, result) in zip(itertools.cycle(shades), results.items(), strict=False):
+        kept = {rung.rung: [100 * rung.kept] for rung in result.rungs}
+        harvests = {rung.rung: [100 * rung.harvest] for rung in result.rungs}
+        for column, values in ((1, kept), (2, harvests)):
+            bars = _bars(name, values, shade).update(legendgroup=name, showlegend=column == 1)
+            figure.add_trace(bars, row=1, col=column)
+    figure.update_xaxes(title_text="throughput (% of alone)", rangemode="tozero")
+    return theme.apply_theme(
+        figure,
+        title="Two jobs in two streams, a mechanism more on each row",
+        subtitle=escape(where),
+        plot_height=max(240, 30 * len(results) * max(len(result.rungs) for result in results.values())),
+        heading_height=20,
+        dark=dark,
+    )
 
 
 def kept_throughput(run: RunRecord) -> float:

@@ -37,7 +37,7 @@ class TransferQueue(ProcessGroup):
                 f"jobs that share ranks use all {self.ranks} of them, got {list(ranks)} (plan with every layer on "
                 "all GPUs, for two or more)"
             )
-        return _SharedGroup(self._queue, self._gathers, self.transfers)
+        return _SharedGroup(self._device, self._queue, self._gathers, self.transfers)
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingWork:
         """Starts an all-reduce that does not wait for the queue; see :meth:`Communicator.all_reduce`."""
@@ -58,11 +58,15 @@ class TransferQueue(ProcessGroup):
 class _SharedGroup:
     """All ranks, for one job."""
 
-    def __init__(self, queue: ScheduleGroup, gathers: Group, transfers: list[tuple[float, float]]) -> None:
-        self._queue, self._gathers, self._transfers = queue, gathers, transfers
+    def __init__(
+        self, device: Device, queue: ScheduleGroup, gathers: Group, transfers: list[tuple[float, float]]
+    ) -> None:
+        self._device, self._queue, self._gathers, self._transfers = device, queue, gathers, transfers
 
     def all_reduce(self, tensor: torch.Tensor, schedule: Schedule | None = None) -> PendingWork:
-        return _Transfer(self._queue.all_reduce(tensor, schedule), self._transfers)
+        transfer = self._device.transfer([tensor], [])
+        work = _Transfer(self._queue.all_reduce(transfer.received[0], schedule), self._transfers)
+        return transfer.started([work])[0]
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return self._gathers.gather(tensor)

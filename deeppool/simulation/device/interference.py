@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from deeppool.errors import InvalidValueError
 from deeppool.simulation.device.collocated import Rates, SimulatedPiece, SimulatedStep
@@ -51,6 +51,8 @@ class Interference:
     arrangements: tuple[Arrangement, ...]
     waits: IdleHarvest | None = None
     """Harvest of waits; None: not measured, as on GPUs; a background then uses every wait in full."""
+    basis: Literal["measured", "emulated"] = "measured"
+    """Whether it was measured on a processor, or on an emulated device."""
 
     def __post_init__(self) -> None:
         classes = len(self.intensities) * len(self.durations)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deeppool import figures
 from deeppool.collocation.interference.measure import measure_interference
 from deeppool.collocation.interference.pair_rates import measure_rates
 from deeppool.collocation.interference.stream_bench import StreamBench
@@ -45,7 +46,8 @@ def test_a_measurement_on_an_emulated_gpu_names_it() -> None:
     found = measure_interference(
         device="emulated:h200", matrices=[1024], durations=[1e-3], arrangements=["lowest"], seconds=0.01, rounds=1
     )
-    assert found.device_name == "emulated NVIDIA H200 SXM"
+    assert (found.device_name, found.basis) == ("emulated NVIDIA H200 SXM", "emulated")
+    assert "<b>emulated</b> on emulated NVIDIA H200 SXM" in figures.interference(found).layout.title.subtitle.text
     assert [beside.name for beside in found.arrangements] == ["lowest"]
     assert found.waits is None
 

@@ -6,7 +6,9 @@ import pytest
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation import figures
+from deeppool.evaluation.experiments.stream_ladder import LadderResult, RungResult
 from deeppool.evaluation.figures.ladder import kept_throughput
+from deeppool.records.run_record import summarise
 from tests.figures.records import run_of, two_layer_plan
 
 
@@ -57,3 +59,27 @@ def test_it_says_what_was_measured_and_what_emulated():
 def test_what_has_no_ladder_is_refused(runs, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         figures.ladder(runs)
+
+
+def in_streams(*shares: tuple[float, float]) -> LadderResult:
+    rungs = tuple(
+        RungResult(f"rung {number}", "stream priority low", None, summarise([1.0]), slowdown, 8, 9.0, 3.0, harvest, 5)
+        for number, (slowdown, harvest) in enumerate(shares)
+    )
+    return LadderResult(0.0, summarise([1.0]), rungs, ())
+
+
+def test_in_streams_each_foreground_has_bars_of_its_own_and_the_ranking_is_by_the_sum():
+    idle, busy = in_streams((1.0, 0.9), (0.25, 0.7)), in_streams((0.25, 0.3), (0.0, 0.05))
+    assert (idle.ranking, busy.ranking) == (("rung 1", "rung 0"), ("rung 0", "rung 1"))
+    figure = figures.stream_ladder({"idle": idle, "busy": busy}, "emulated on h200 <made up>")
+    assert [(trace.name, list(trace.x)) for trace in figure.data] == [
+        ("idle", pytest.approx([50, 80])),
+        ("idle", pytest.approx([90, 70])),
+        ("busy", pytest.approx([80, 100])),
+        ("busy", pytest.approx([30, 5])),
+    ]
+    assert [trace.showlegend for trace in figure.data] == [True, False] * 2
+    assert figure.layout.title.subtitle.text == "emulated on h200 &lt;made up&gt;"
+    with pytest.raises(InvalidValueError, match="stream_ladder cannot draw nothing"):
+        figures.stream_ladder({}, "emulated")

@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 import deeppool as dp
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.device.cpu import CpuDevice
+from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
 from deeppool.execution.training_task import user_task
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
 from deeppool.interleaving.crossover.order import turns
@@ -23,6 +25,7 @@ from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 BATCH = 6
 SAMPLES = 24
 
+CPU = CpuDevice()
 SLOW = "slow"
 """Label of a scenario in which one rank comes late to every turn."""
 
@@ -116,19 +119,19 @@ def make_jobs() -> dict[str, dp.TrainingJob]:
     }
 
 
-def join(rank: int, ranks: int, folder: str) -> TransferQueue:
+def join(rank: int, ranks: int, folder: str, device: Device = CPU) -> TransferQueue:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
-    return TransferQueue(CpuDevice())
+    return TransferQueue(device)
 
 
-def on_rank(name: str, queue: TransferQueue, pattern: str | None = None) -> JobOnRank:
-    job = make_jobs()[name]
+def on_rank(name: str, queue: TransferQueue, pattern: str | None = None, device: Device = CPU) -> JobOnRank:
+    job, place = make_jobs()[name], device.torch_device()
     own = RandomNumbers(job.seed)
     with own.current():
-        task = user_task(job, BATCH, torch.device("cpu"))
+        task = user_task(job, BATCH, place)
     choose = None if pattern is None else lambda ranks, size: ALL_REDUCES[pattern](ranks, 1)
-    return JobOnRank(name, task, BATCH, queue, CpuDevice(), torch.device("cpu"), own, choose_schedule=choose)
+    return JobOnRank(name, task, BATCH, queue, device, place, own, choose_schedule=choose)
 
 
 def state_of(job: JobOnRank) -> dict[str, torch.Tensor]:
@@ -140,16 +143,17 @@ def state_of(job: JobOnRank) -> dict[str, torch.Tensor]:
         for value in state.values()
         if isinstance(value, torch.Tensor)
     ]
-    return {name: value.detach() for name, value in job.trainer.state.items()} | {
-        f"optimizer {number}": value for number, value in enumerate(states)
+    return {name: value.detach().cpu() for name, value in job.trainer.state.items()} | {
+        f"optimizer {number}": value.cpu() for number, value in enumerate(states)
     }
 
 
-def train_scenarios(rank: int, ranks: int, scenarios: list[Scenario], folder: str) -> None:
+def train_scenarios(rank: int, ranks: int, scenarios: list[Scenario], folder: str, kind: str = "cpu") -> None:
     """Trains the jobs of each scenario together; saves each job's state and losses."""
-    queue = join(rank, ranks, folder)
+    device = find_device(kind)
+    queue = join(rank, ranks, folder, device)
     for number, (label, steps, pattern) in enumerate(scenarios):
-        jobs = {name: on_rank(name, queue, pattern) for name in steps}
+        jobs = {name: on_rank(name, queue, pattern, device) for name in steps}
         losses: dict[str, list[float]] = {name: [] for name in steps}
         # Whatever the process drew before must not matter.
         torch.manual_seed(number)

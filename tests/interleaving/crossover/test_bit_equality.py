@@ -42,6 +42,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.processes
+def test_on_an_emulated_accelerator_every_bit_is_that_of_the_job_alone(tmp_path: Path) -> None:
+    """Where the updates of one job and the transfers of another are in flight at the same time."""
+    run_ranks(train_scenarios, (RANKS, [*ALONE, *TOGETHER], str(tmp_path), "emulated"), RANKS)
+    for label, steps, pattern in TOGETHER:
+        for job in steps:
+            test_every_bit_of_a_job_is_that_of_the_job_alone(
+                tmp_path, label, job, "alone-server" if pattern else "alone"
+            )
+
+
 def trained(folder: Path, label: str, job: str) -> list[dict]:
     return [torch.load(folder / f"{label}-{job}-{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
