@@ -14,6 +14,7 @@ from .collocation.trials import Trials as Trials
 from .coordinator.client import Coordinator as Coordinator
 from .device.environment import environment as environment
 from .execution.checkpoint import load_weights as load_weights
+from .execution.data_parallel.measure import measure_transfers as measure_transfers
 from .execution.eager_sgd import EagerSGD as EagerSGD
 from .execution.partial_all_reduce import PartialAllReduce as PartialAllReduce
 from .execution.transfer_scheduler import TransferScheduler as TransferScheduler

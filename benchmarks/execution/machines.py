@@ -6,6 +6,7 @@ Needs root, ``ip`` and ``tc``, and the cpu controller of cgroups. Everything is 
 import contextlib
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from deeppool.processes.launcher import LocalLauncher, WorkerSpec
@@ -15,7 +16,6 @@ PREFIX = "deeppool-"
 BRIDGE = "deeppool0"
 INTERFACE = "eth0"
 SUBNET = "10.87.41"
-PORT = 29871
 BURST_SECONDS = 1e-3
 """Of the rate: shorter ones do not hold it, 32 KB at 1 Gbit/s let 0.63 through."""
 PERIOD_US = 10_000
@@ -29,8 +29,8 @@ class Machines(LocalLauncher):
         super().__init__("cpu", count)
 
     def worker_spec(self, rank: int) -> WorkerSpec:
-        """Ranks meet at the first machine; each has its index as core, so that those of one core are adjacent."""
-        return WorkerSpec(str(self._folder), f"tcp://{SUBNET}.1:{PORT}", INTERFACE, rank, None)
+        """Ranks meet in a file, as the machines share the disk, and talk over the network; no rank has its own core."""
+        return replace(super().worker_spec(rank), interface=INTERFACE, core=None)
 
     def start(self, rank, module, name, inbox=None):
         """In the namespace and the cgroup of a machine."""

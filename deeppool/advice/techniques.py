@@ -6,6 +6,7 @@ The baseline is what a user would run instead: DDP on the number of GPUs on whic
 from dataclasses import replace
 
 from deeppool.advice.record import DataParallelTime, Finding, Verdict
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
@@ -14,7 +15,6 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
-from deeppool.simulation.transfers.comparison import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.units import format_bytes, format_seconds
 
 WORTH = 1.03

@@ -1,8 +1,9 @@
 """Which gradients travel together: those that are ready at nearly the same time, up to a size.
 
 A batch saves the latency of all its gradients but one, and costs waiting: its first gradient waits for its last one,
-and the layer that is needed first waits for the bytes of the others. Both bounds follow from the network. With latency
-a, seconds per byte b, and S bytes in all:
+and the layer that is needed first waits for the bytes of the others. Gradients of one part are ready at one moment and
+needed at one, so they always travel together. For others both bounds follow from the network. With latency a, seconds
+per byte b, and S bytes in all:
 
     gap   a              waiting longer costs more than sending one message less saves
     size  sqrt(S a / b)  least of (S / size) a + size b: the latencies of all batches, and the bytes of the last one,
@@ -37,7 +38,7 @@ class BatchBounds:
     """Bounds of a batch of gradients."""
 
     size: float
-    """Bytes that two or more gradients of a batch do not exceed; a larger gradient travels alone."""
+    """Bytes that the gradients of two or more parts in a batch do not exceed; a part with more travels alone."""
     gap: float
     """Most seconds between the moments at which the first and the last gradient of a batch are ready."""
 
@@ -62,18 +63,24 @@ def batch_gradients(
     """
     batches: list[list[int]] = []
     open_batch: dict[tuple[tuple[int, ...], str], list[int]] = {}
-    sizes: dict[tuple[tuple[int, ...], str], int] = defaultdict(int)
-    for position, (gradient, bound) in enumerate(zip(gradients, bounds, strict=True)):
-        key = gradient.ranks, gradient.dtype
+    for positions in _parts(gradients):
+        first = gradients[positions[0]]
+        bound, key = bounds[positions[0]], (first.ranks, first.dtype)
         batch = open_batch.get(key)
         if (
             batch is None
-            or sizes[key] + gradient.size > bound.size
-            or ready[gradient.part] - ready[gradients[batch[0]].part] > bound.gap
+            or sum(gradients[each].size for each in (*batch, *positions)) > bound.size
+            or ready[first.part] - ready[gradients[batch[0]].part] > bound.gap
         ):
             batch = open_batch[key] = []
             batches.append(batch)
-            sizes[key] = 0
-        batch.append(position)
-        sizes[key] += gradient.size
+        batch += positions
     return sorted(batches, key=lambda batch: batch[-1])
+
+
+def _parts(gradients: Sequence[Gradient]) -> list[list[int]]:
+    """Returns the positions of the gradients of each part, of the same ranks and type, in the order of backward."""
+    found: dict[tuple[int, tuple[int, ...], str], list[int]] = defaultdict(list)
+    for position, gradient in enumerate(gradients):
+        found[gradient.part, gradient.ranks, gradient.dtype].append(position)
+    return sorted(found.values(), key=lambda positions: positions[-1])

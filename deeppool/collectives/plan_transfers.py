@@ -3,11 +3,11 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deeppool.collectives.batching import BatchBounds, Gradient, batch_gradients, bounds_of_batches
-from deeppool.collectives.ordering import TransferRequest, order_transfers
+from deeppool.collectives.ordering import SentTransfer, TransferRequest, order_transfers
 from deeppool.collectives.patterns import HALVES
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
@@ -36,10 +36,12 @@ def plan_transfers(
     *,
     halves: PriceAllReduce | None = None,
 ) -> TransferPlan:
-    """Plans the transfers of an iteration: of two plans that which is predicted to be faster.
+    """Plans the transfers of an iteration: of up to four plans that which is predicted to be the fastest.
 
-    In one, batches are summed whole. In the other, each is sent in two halves, the second of which waits for the end of
-    the backward pass: a large gradient, ready early and needed late, then delays less what is needed before it.
+    Batches are those of :func:`deeppool.collectives.batching.batch_gradients`; or those that would wait for the network
+    anyway travel with the one before them, up to the same size. They are summed whole; or each is sent in two halves,
+    the second of which waits for the end of the backward pass: a large gradient, ready early and needed late, then
+    delays less what is needed before it.
 
     Args:
         parts: all parts of the model, in the order of their forwards.
@@ -48,9 +50,13 @@ def plan_transfers(
         size: bytes that gradients together do not exceed. Default: the bound that follows from the prices.
         halves: the same of patterns that have halves. Default: all batches are summed whole.
     """
-    plans = [_plan(parts, gradients, price, size, split=False)]
-    if halves is not None:
-        plans.append(_plan(parts, gradients, halves, size, split=True))
+    # Of plans that are predicted to be equal, the one with fewer transfers.
+    plans = [
+        _plan(parts, gradients, chosen, size, merge=merge, split=chosen is halves)
+        for chosen in (price, halves)
+        if chosen is not None
+        for merge in (True, False)
+    ]
     return min(plans, key=lambda plan: plan.iteration_time)
 
 
@@ -60,6 +66,7 @@ def _plan(
     price: PriceAllReduce,
     size: float | None,
     *,
+    merge: bool,
     split: bool,
 ) -> TransferPlan:
     ready = ready_times(parts)
@@ -69,6 +76,9 @@ def _plan(
     }
     batches = batch_gradients(gradients, ready, [bounds[gradient.ranks] for gradient in gradients])
     found = [price_batch([gradients[position] for position in batch], ready, price) for batch in batches]
+    if merge:
+        sizes = {ranks: bound.size for ranks, bound in bounds.items()}
+        found = _merge_waiting(parts, found, price, sizes)
     largest = max((bound.size for bound in bounds.values()), default=0.0)
     gap = max((bound.gap for bound in bounds.values()), default=0.0)
     return TransferPlan(
@@ -102,10 +112,6 @@ def send(parts: Sequence[PartTimes], batches: Sequence[PricedBatch], *, by_need:
             first.
     """
     forward = [*itertools.accumulate((part.forward for part in parts), initial=ready_times(parts)[0])]
-    requests = [
-        TransferRequest(each.ready, each.seconds, each.waiting_part if by_need else position, each.gradients[0].ranks)
-        for position, each in enumerate(batches)
-    ]
     return tuple(
         PlannedTransfer(
             gradients=tuple(gradient.name for gradient in batch.gradients),
@@ -118,8 +124,59 @@ def send(parts: Sequence[PartTimes], batches: Sequence[PricedBatch], *, by_need:
             done=sent.end,
             needed=forward[batch.waiting_part],
         )
-        for sent in order_transfers(requests)
+        for sent in _in_order(batches, by_need=by_need)
         for batch in [batches[sent.request]]
+    )
+
+
+def _in_order(batches: Sequence[PricedBatch], *, by_need: bool) -> list[SentTransfer]:
+    return order_transfers(
+        [
+            TransferRequest(
+                each.ready, each.seconds, each.waiting_part if by_need else position, each.gradients[0].ranks
+            )
+            for position, each in enumerate(batches)
+        ]
+    )
+
+
+def _merge_waiting(
+    parts: Sequence[PartTimes],
+    batches: Sequence[PricedBatch],
+    price: PriceAllReduce,
+    sizes: Mapping[tuple[int, ...], float],
+) -> list[PricedBatch]:
+    """Returns batches of which none is ready when the one before it is sent, unless both together are too large."""
+    ready, merged = ready_times(parts), list(batches)
+    while True:
+        joined: list[list[PricedBatch]] = []
+        begun = 0.0
+        for sent in _in_order(merged, by_need=True):
+            batch = merged[sent.request]
+            if joined and len(joined[-1]) == 1 and _may_join(joined[-1][0], batch, begun, sizes):
+                joined[-1].append(batch)
+            else:
+                joined.append([batch])
+                begun = sent.start
+        if len(joined) == len(merged):
+            return merged
+        merged = [
+            together[0]
+            if len(together) == 1
+            else price_batch([each for batch in together for each in batch.gradients], ready, price)
+            for together in joined
+        ]
+        merged.sort(key=lambda batch: batch.ready)
+
+
+def _may_join(first: PricedBatch, second: PricedBatch, start: float, sizes: Mapping[tuple[int, ...], float]) -> bool:
+    """Whether a batch can travel with one that is sent before it, without that one waiting."""
+    ours, theirs = first.gradients[0], second.gradients[0]
+    together = sum(each.size for batch in (first, second) for each in batch.gradients)
+    return (
+        (ours.ranks, ours.dtype) == (theirs.ranks, theirs.dtype)
+        and second.ready <= start
+        and together <= sizes[ours.ranks]
     )
 
 

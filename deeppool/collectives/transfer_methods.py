@@ -14,6 +14,16 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
+SERVERS, SHARDED, HOROVOD, DDP, TUNED_DDP, DEAR, CARAMEL = (
+    "parameter server",
+    "sharded servers",
+    "Horovod",
+    "DDP",
+    "DDP, best bucket",
+    "DeAR, best bucket",
+    "Caramel",
+)
+"""Names of methods in comparisons, the plan of this project included."""
 FIRST_BUCKET = 2**20
 """DDP's first bucket is smaller, so that transfers begin early."""
 FUSION_BYTES, CYCLE = 64 * 2**20, 5e-3

@@ -30,6 +30,7 @@ from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.scaling_record import ScalingStudy
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
+from deeppool.records.measured_transfers import MeasuredTransfers
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
 from deeppool.records.transfer_plan import TransferPlan
@@ -66,7 +67,7 @@ _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
     ScalingStudy: scaling,
     Schedule: schedule,
     TransferPlan: lambda found, *, dark: timeline(found.timeline(), dark=dark),
-    TransferComparison: transfers,
+    TransferComparison | MeasuredTransfers: transfers,
     CrossoverRecord | CrossoverComparison: crossover,
     SharedCluster: throughput,
     Interference: interference,

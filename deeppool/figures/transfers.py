@@ -1,85 +1,157 @@
 """Iterations that differ in how gradients are sent: computing, and waiting for transfers."""
 
+from dataclasses import dataclass
+
 import plotly.graph_objects as go
 
+from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
-from deeppool.simulation.transfers.comparison import MethodTransfers, TransferComparison
+from deeppool.records.measured_transfers import MeasuredTransfers
+from deeppool.simulation.transfers.comparison import TransferComparison
 from deeppool.units import format_seconds
 
 
-def transfers(comparison: TransferComparison, *, dark: bool = False) -> go.Figure:
-    """Draws a bar per method: computing, then waiting for transfers; a mark shows the time of all transfers.
+def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = False) -> go.Figure:
+    """Draws a bar per method: computing, then waiting for transfers; a mark shows the time of all its transfers.
+
+    Of measured iterations the bar ends at the median, with the fastest and the slowest one, and another mark shows the
+    iteration that its plan predicts.
 
     Args:
-        comparison: methods on one model and cluster, by :func:`deeppool.compare_transfers`; predictions.
+        compared: methods on one model, simulated by :func:`deeppool.compare_transfers` or measured by
+            :func:`deeppool.measure_transfers`.
         dark: whether the page is dark.
 
     Raises:
         InvalidValueError: something else.
     """
-    require(comparison, TransferComparison, "transfers")
-    methods = comparison.methods
-    unit = time_unit(max(max(each.plan.iteration_time, each.plan.transfer_time) for each in methods))
-    labels = [escape(each.method) for each in methods]
+    if isinstance(compared, MeasuredTransfers):
+        rows, subtitle = _measured(compared), _measured_subtitle(compared)
+        name, ranks = compared.model, f"{compared.ranks} ranks"
+    elif isinstance(compared, TransferComparison):
+        rows, subtitle = _predicted(compared), _predicted_subtitle(compared)
+        name, ranks = compared.model, f"{compared.cluster.gpus} GPUs"
+    else:
+        raise InvalidValueError(
+            f"transfers cannot draw a {type(compared).__name__} (dp.compare_transfers and dp.measure_transfers return "
+            "what it draws)"
+        )
+    unit = time_unit(max(max(row.iteration, row.transfers, row.slowest) for row in rows))
+    computing = compared.compute_time
     figure = go.Figure(
         [
-            _bars("computing", theme.BLUE, labels, [comparison.compute_time] * len(methods), methods, unit),
+            _bars("computing", theme.BLUE, rows, [min(computing, row.iteration) for row in rows], unit),
             _bars(
                 "waiting for transfers",
                 theme.ORANGE,
-                labels,
-                [each.plan.iteration_time - comparison.compute_time for each in methods],
-                methods,
+                rows,
+                [max(0.0, row.iteration - computing) for row in rows],
                 unit,
+                spread=True,
             ),
-            go.Scatter(
-                name="all transfers",
-                mode="markers",
-                y=labels,
-                x=[unit.of(each.plan.transfer_time) for each in methods],
-                marker={"symbol": "diamond", "size": 9, "color": theme.neutral(dark=dark)},
-                hovertemplate=f"%{{y}}: %{{x:.4g}} {unit.name} of transfers, predicted<extra></extra>",
-            ),
+            _marks("all transfers", "diamond", theme.neutral(dark=dark), rows, [row.transfers for row in rows], unit),
         ]
     )
+    if isinstance(compared, MeasuredTransfers):
+        predicted = [row.predicted for row in rows]
+        figure.add_trace(_marks("predicted iteration", "line-ns-open", theme.VERMILLION, rows, predicted, unit))
     figure.update_xaxes(title_text=f"time of an iteration ({unit.name})", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
     return theme.apply_theme(
         figure,
-        title=f"How {escape(comparison.model)} sends gradients on {comparison.cluster.gpus} GPUs",
-        subtitle=f"<b>predicted</b> from {comparison.provenance} layer times ({escape(comparison.device_name)}), "
-        f"global batch {comparison.global_batch}; {escape(comparison.cluster.name)}",
-        plot_height=max(160, 34 * len(methods)),
+        title=f"How {escape(name)} sends gradients on {ranks}",
+        subtitle=subtitle,
+        plot_height=max(160, 34 * len(rows)),
         heading_height=0,
         dark=dark,
     ).update_layout(barmode="stack")
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    method: str
+    iteration: float
+    transfers: float
+    told: str
+    """Text of a hover."""
+    predicted: float | None = None
+    fastest: float = 0.0
+    slowest: float = 0.0
+
+
+def _predicted(compared: TransferComparison) -> list[_Row]:
+    return [
+        _Row(
+            each.method,
+            each.plan.iteration_time,
+            each.plan.transfer_time,
+            f"{format_seconds(each.plan.iteration_time)} an iteration, utilisation {each.plan.utilisation:.0%}, "
+            f"{each.plan.hidden_share:.0%} of {len(each.plan.transfers)} transfers' time hidden, predicted",
+        )
+        for each in compared.methods
+    ]
+
+
+def _measured(compared: MeasuredTransfers) -> list[_Row]:
+    return [
+        _Row(
+            each.method,
+            each.median,
+            each.transfers_alone,
+            f"{format_seconds(each.median)} an iteration ({format_seconds(min(each.seconds))} to "
+            f"{format_seconds(max(each.seconds))}), {compared.hidden_share(each.method):.0%} of transfers hidden, "
+            "measured",
+            None if each.plan is None else each.plan.iteration_time,
+            min(each.seconds),
+            max(each.seconds),
+        )
+        for each in compared.methods
+    ]
+
+
+def _predicted_subtitle(compared: TransferComparison) -> str:
+    return (
+        f"<b>predicted</b> from {compared.provenance} layer times ({escape(compared.device_name)}), global batch "
+        f"{compared.global_batch}; {escape(compared.cluster.name)}"
+    )
+
+
+def _measured_subtitle(compared: MeasuredTransfers) -> str:
+    return (
+        f"<b>measured</b> on {escape(compared.device_name)}, global batch {compared.global_batch}, "
+        f"{compared.repetitions} repetitions by turns: medians (fastest - slowest); one mark is <b>predicted</b>"
+    )
+
+
 def _bars(
-    name: str,
-    colour: str,
-    labels: list[str],
-    seconds: list[float],
-    methods: tuple[MethodTransfers, ...],
-    unit: TimeUnit,
+    name: str, colour: str, rows: list[_Row], seconds: list[float], unit: TimeUnit, *, spread: bool = False
 ) -> go.Bar:
+    ends = {
+        "array": [unit.of(max(0.0, row.slowest - row.iteration)) for row in rows],
+        "arrayminus": [unit.of(row.iteration - row.fastest) for row in rows],
+        "thickness": 1.2,
+    }
     return go.Bar(
         orientation="h",
         name=name,
-        y=labels,
+        y=[escape(row.method) for row in rows],
         x=[unit.of(each) for each in seconds],
+        error_x=ends if spread and rows[0].slowest else None,
         marker={"color": colour},
-        customdata=[
-            [
-                format_seconds(each.plan.iteration_time),
-                f"{each.plan.utilisation:.0%}",
-                f"{each.plan.hidden_share:.0%}",
-                len(each.plan.transfers),
-            ]
-            for each in methods
-        ],
-        hovertemplate=f"<b>%{{y}}</b>, {name}: %{{x:.4g}} {unit.name}<br>%{{customdata[0]}} an iteration, utilisation "
-        "%{customdata[1]}, %{customdata[2]} of %{customdata[3]} transfers' time hidden, predicted<extra></extra>",
+        customdata=[[row.told] for row in rows],
+        hovertemplate=f"<b>%{{y}}</b>, {name}: %{{x:.4g}} {unit.name}<br>%{{customdata[0]}}<extra></extra>",
+    )
+
+
+def _marks(
+    name: str, symbol: str, colour: str, rows: list[_Row], seconds: list[float | None] | list[float], unit: TimeUnit
+) -> go.Scatter:
+    return go.Scatter(
+        name=name,
+        mode="markers",
+        y=[escape(row.method) for row in rows],
+        x=[None if each is None else unit.of(each) for each in seconds],
+        marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2}},
+        hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} {unit.name}<extra></extra>",
     )

@@ -30,6 +30,7 @@ KINDS = {
     "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),
+    "measured-transfers": ("deeppool.records.measured_transfers", "MeasuredTransfers"),
     "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),
     "pairing": ("deeppool.interleaving.crossover.pairing", "Pairing"),
     "plan": ("deeppool.planning.plan", "Plan"),

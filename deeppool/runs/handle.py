@@ -50,7 +50,7 @@ def start(
 
     Args:
         function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate``,
-            ``dp.measure_network`` or ``dp.measure_interference``.
+            ``dp.measure_network``, ``dp.measure_interference`` or ``dp.measure_transfers``.
         arguments: positional arguments of the function.
         options: keyword arguments of the function; callbacks are called in the thread of the run.
 
@@ -62,8 +62,8 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate, dp.measure_network and "
-            "dp.measure_interference)"
+            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate, dp.measure_network, "
+            "dp.measure_interference and dp.measure_transfers)"
         )
     signature.bind(*arguments, **options)
     return RunHandle(function, arguments, options, signature.parameters.keys())

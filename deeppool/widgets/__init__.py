@@ -5,13 +5,14 @@ widgets.ProfilePanel(model)              layer times: measure, cancel, resume or
 widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and network, and the resulting plan
 widgets.TimelineView(plan)               activity of each GPU over time, with zoom and pan; predicted above measured
 widgets.CollocationPanel(plan)           a run with a background job: launch, live figures, slowdown bound, record
+widgets.TransferPanel(job, …)            methods of sending gradients on live ranks, measured by turns
 widgets.RunBrowser(folder)               past runs and plans: show one, compare two
 widgets.RunPanel(run)                    progress of a live run, with a cancel button
 widgets.RunsPanel()                      all your runs on this machine, each with a stop button
 widgets.TelemetryPanel()                 current utilisation of cores and GPUs
 
 amplification_explorer, collocation_panel, model_picker, profile_panel, run_browser, run_panel, runs_panel,
-telemetry_panel, timeline_view: the widgets above, and
+telemetry_panel, timeline_view, transfer_panel: the widgets above, and
 
 collocation_settings  the controls of a collocated run
 panel            base class: errors below the controls, figures that follow the page's theme
@@ -35,6 +36,7 @@ from deeppool.widgets.run_panel import RunPanel
 from deeppool.widgets.runs_panel import RunsPanel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 from deeppool.widgets.timeline_view import TimelineView
+from deeppool.widgets.transfer_panel import TransferPanel
 
 __all__ = [
     "AmplificationExplorer",
@@ -47,4 +49,5 @@ __all__ = [
     "RunsPanel",
     "TelemetryPanel",
     "TimelineView",
+    "TransferPanel",
 ]

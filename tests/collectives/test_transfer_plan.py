@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -96,12 +97,42 @@ def test_a_batch_keeps_both_bounds_and_its_ranks_and_type(seed: int) -> None:
         assert len({(each.ranks, each.dtype) for each in members}) == 1
         times = [ready[each.part] for each in members]
         assert max(times) - min(times) <= bounds.gap
-        assert sum(each.size for each in members) <= bounds.size
+        assert sum(each.size for each in members) <= bounds.size or len({each.part for each in members}) == 1
+    # Gradients of one part, ranks and type are never apart.
+    places = [
+        {number for number, batch in enumerate(batches) if position in batch} for position in range(len(gradients))
+    ]
+    for one, other in itertools.combinations(range(len(gradients)), 2):
+        if replace(gradients[one], name="", size=0) == replace(gradients[other], name="", size=0):
+            assert places[one] == places[other]
 
 
-def test_a_gradient_beyond_the_size_travels_alone() -> None:
-    gradients = [Gradient(str(size), size, 0) for size in (10, 500, 10, 20)]
-    assert batch_gradients(gradients, [1.0], [BatchBounds(100, 1.0)] * 4) == [[0], [1], [2, 3]]
+def test_a_part_beyond_the_size_travels_alone_with_all_of_its_gradients() -> None:
+    gradients = [
+        Gradient(str(number), size, part)
+        for number, (size, part) in enumerate([(10, 3), (1, 2), (500, 2), (10, 1), (20, 0)])
+    ]
+    assert batch_gradients(gradients, [1.0] * 4, [BatchBounds(100, 1.0)] * 5) == [[0], [1, 2], [3, 4]]
+
+
+def test_batches_that_wait_for_the_network_anyway_travel_together_up_to_the_size() -> None:
+    parts = [PartTimes(name, 1.0, 1.0, (0, 1)) for name in "abcde"]
+    gradients = [
+        Gradient("e", 300, 4),
+        *(Gradient(name, 10, part) for name, part in (("d", 3), ("c", 2), ("b", 1), ("a", 0))),
+    ]
+
+    def price(ranks: int, size: int) -> tuple[str, float]:
+        return "line", 0.2 + size / 100
+
+    # e occupies the network from 1 to 4.2, when d, c and b are ready, and a at 5 is not. Their latency of 0.2 is much
+    # less than the second between them, so by the bounds each would travel alone.
+    plan = plan_transfers(parts, gradients, price)
+    assert [(*sorted(each.gradients), each.sent, each.done) for each in plan.transfers] == [
+        ("e", 1.0, pytest.approx(4.2)),
+        ("b", "c", "d", pytest.approx(4.2), pytest.approx(4.7)),
+        ("a", 5.0, pytest.approx(5.3)),
+    ]
 
 
 @pytest.mark.parametrize(("latency", "per_byte", "total"), [(1e-3, 8e-9, 500_000_000), (1e-4, 5e-10, 10_000_000)])

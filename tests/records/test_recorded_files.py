@@ -75,6 +75,14 @@ FIGURES: dict[str, dict[str, Any]] = {
         "points.0.memory": 509720,
     },
     "interference": {"intensities": (1.0,), "arrangements.2.name": "lowest", "arrangements.2.background": ((0.4,),)},
+    "measured-transfers": {
+        "compute.0": 0.00031574100012221606,
+        "cluster.measured.ranks": 2,
+        "methods.0.bucket": 26_214_400.0,
+        "methods.0.plan": None,
+        "methods.1.seconds.0": 0.001773124999999709,
+        "methods.1.plan.transfers.0.gradients": ("2.bias", "2.weight", "0.bias", "0.weight"),
+    },
     "night": {"preset": "quick", "outcomes.0.state": "done", "outcomes.0.observations.0.value": 1.5},
     "pairing": {"groups.0.1.compute": 0.0016705190000720904, "memory": 8e9, "refused": ()},
     "plan": {

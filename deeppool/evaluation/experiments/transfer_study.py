@@ -21,12 +21,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deeppool.cluster.cluster import ETHERNET_25G, Cluster
+from deeppool.collectives.transfer_methods import DEAR, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.protocol import Precision
 from deeppool.planning.report.tables import render, table
 from deeppool.profiling.estimate.estimate import estimate
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.simulation.transfers.compare import compare_transfers
-from deeppool.simulation.transfers.comparison import DEAR, SERVERS, SHARDED, TUNED_DDP, TransferComparison
+from deeppool.simulation.transfers.comparison import TransferComparison
 from deeppool.units import format_seconds
 
 if TYPE_CHECKING:

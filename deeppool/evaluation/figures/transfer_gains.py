@@ -4,19 +4,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, HOROVOD, SERVERS, SHARDED, TUNED_DDP
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
-from deeppool.simulation.transfers.comparison import (
-    CARAMEL,
-    DDP,
-    DEAR,
-    HOROVOD,
-    SERVERS,
-    SHARDED,
-    TUNED_DDP,
-    TransferComparison,
-)
+from deeppool.simulation.transfers.comparison import TransferComparison
 
 _COLOURS = {
     SERVERS: theme.VERMILLION,

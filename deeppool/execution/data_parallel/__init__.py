@@ -7,4 +7,7 @@ measured_timeline   a measured iteration of one rank
 flat_batch          the gradients of a transfer in one buffer
 deferred_optimizer  updates of some parameters at a time
 baselines           methods to compare with: DeAR, parameter servers
+measure             dp.measure_transfers: methods on the same ranks, by turns
+compared_replica    one rank of it
+compared_methods    the methods, as trainings of a rank
 """

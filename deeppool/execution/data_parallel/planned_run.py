@@ -95,6 +95,18 @@ class PlannedRun:
         for at in list(self._pending):
             self._update(at)
 
+    def transfer_alone(self) -> None:
+        """Performs all transfers, of zeros, while nothing else is under way."""
+        second = dict(self._second)
+        for batch in self._batches.values():
+            batch.flat.zero_()
+        under_way = [
+            self._group.all_reduce(self._batches[second.get(position, position)].flat, schedule)
+            for position, schedule in enumerate(self._schedules)
+        ]
+        for work in under_way:
+            work.wait()
+
     def close(self) -> None:
         """Removes the hooks."""
         for hook in self._hooks:

@@ -23,7 +23,7 @@ from deeppool.collectives.patterns.broadcast_tree import broadcast_tree
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.costs.communication import Network, default_model
 from deeppool.device.find import device_of
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.data_parallel.deferred_optimizer import DeferredOptimizer
 from deeppool.execution.data_parallel.flat_batch import FlatBatch
 from deeppool.execution.data_parallel.iteration_times import IterationTimes, Moments
@@ -114,6 +114,17 @@ class ScheduledTraining:
         """Completes the update that is under way; calls no other rank."""
         if self._run is not None:
             self._run.complete()
+
+    def transfer_alone(self) -> None:
+        """Performs the planned transfers while nothing computes, to measure them; every rank calls it.
+
+        Raises:
+            RunError: there is no plan yet.
+        """
+        if self._run is None:
+            raise RunError("there is no plan of transfers yet (it is made after the measured updates)")
+        self.drain()
+        self._run.transfer_alone()
 
     @property
     def timeline(self) -> Timeline | None:

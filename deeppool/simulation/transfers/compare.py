@@ -9,14 +9,7 @@ from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.collectives.plan_transfers import PriceAllReduce, plan_transfers
-from deeppool.collectives.transfer_methods import ddp_transfers, dear_transfers, fused_transfers, server_transfers
-from deeppool.costs.communication import Network
-from deeppool.costs.schedules import fastest_in_halves, fastest_of_all, pattern_prices
-from deeppool.errors import InvalidValueError
-from deeppool.planning.request import check_batch
-from deeppool.profiling.table import Profile
-from deeppool.records.transfer_plan import PartTimes, TransferPlan
-from deeppool.simulation.transfers.comparison import (
+from deeppool.collectives.transfer_methods import (
     CARAMEL,
     DDP,
     DEAR,
@@ -24,9 +17,18 @@ from deeppool.simulation.transfers.comparison import (
     SERVERS,
     SHARDED,
     TUNED_DDP,
-    MethodTransfers,
-    TransferComparison,
+    ddp_transfers,
+    dear_transfers,
+    fused_transfers,
+    server_transfers,
 )
+from deeppool.costs.communication import Network
+from deeppool.costs.schedules import fastest_in_halves, fastest_of_all, pattern_prices
+from deeppool.errors import InvalidValueError
+from deeppool.planning.request import check_batch
+from deeppool.profiling.table import Profile
+from deeppool.records.transfer_plan import PartTimes, TransferPlan
+from deeppool.simulation.transfers.comparison import MethodTransfers, TransferComparison
 from deeppool.simulation.transfers.parts import parts_of
 
 BUCKETS = tuple(2.0**exponent for exponent in range(16, 29))

@@ -4,20 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.transfer_methods import CARAMEL
 from deeppool.errors import InvalidValueError
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.units import format_bytes, format_seconds
-
-SERVERS, SHARDED, HOROVOD, DDP, TUNED_DDP, DEAR, CARAMEL = (
-    "parameter server",
-    "sharded servers",
-    "Horovod",
-    "DDP",
-    "DDP, best bucket",
-    "DeAR, best bucket",
-    "Caramel",
-)
-"""Names of the methods; see :func:`deeppool.compare_transfers`."""
 
 
 @dataclass(frozen=True, slots=True)

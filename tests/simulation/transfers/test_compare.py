@@ -8,18 +8,10 @@ import pytest
 import deeppool as dp
 from deeppool import figures
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, HOROVOD, SERVERS, SHARDED, TUNED_DDP
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.profiling.table import Measurement, Profile
-from deeppool.simulation.transfers.comparison import (
-    CARAMEL,
-    DDP,
-    DEAR,
-    HOROVOD,
-    SERVERS,
-    SHARDED,
-    TUNED_DDP,
-    TransferComparison,
-)
+from deeppool.simulation.transfers.comparison import TransferComparison
 from deeppool.simulation.transfers.parts import parts_of
 from tests.strategies import make_graph, make_profile
 

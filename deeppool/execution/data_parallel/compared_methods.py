@@ -1,0 +1,153 @@
+"""Methods of sending gradients, each as a training of one rank: torch's DDP, planned ones, and none at all."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from deeppool.base.timeline import Timeline
+from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.perform.schedule_group import ScheduleGroup
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FIRST_BUCKET, SERVERS, SHARDED, TUNED_DDP
+from deeppool.device.find import device_of
+from deeppool.execution.data_parallel.baselines import DeAR, ParameterServer
+from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining, TransferMethod
+from deeppool.execution.transfer_scheduler import TransferScheduler
+from deeppool.graph.capture.losses import classification_loss
+from deeppool.records.transfer_plan import TransferPlan
+from deeppool.training.training_job import TrainingJob
+
+COMPUTING = "computing"
+"""Name of the training whose gradients nobody sums: what remains where all transfers are hidden."""
+PLANNED: dict[str, Callable[[float], TransferMethod]] = {
+    DEAR: DeAR,
+    SERVERS: lambda bucket: ParameterServer(),
+    SHARDED: lambda bucket: ParameterServer(sharded=True),
+    CARAMEL: lambda bucket: TransferScheduler(),
+}
+"""Methods that are performed as plans, by the size of a bucket."""
+
+
+class Trainee:
+    """Training of a replica by one method; this one sends nothing."""
+
+    def __init__(self, job: TrainingJob, model: nn.Module) -> None:
+        """Makes the optimizer of all parameters that train."""
+        self.model: nn.Module = model.train()
+        self._loss = job.loss or classification_loss
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.optimizer = job.optimizer(named)
+
+    def backward(self, batch: tuple[torch.Tensor, ...]) -> None:
+        """Computes the gradients of this rank's samples."""
+        *inputs, target = batch
+        self._loss(self.model(*inputs), target).backward()
+
+    def step(self, *batch: torch.Tensor) -> None:
+        """Makes one update, whose end may be left for the next one."""
+        self.backward(batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def transfer(self) -> None:
+        """Performs the transfers of an iteration while nothing computes."""
+
+    @property
+    def transfers(self) -> TransferPlan | None:
+        """Plan of the transfers, where there is one."""
+        return None
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Measured last complete iteration, where transfers are planned."""
+        return None
+
+    def drain(self) -> None:
+        """Completes the update that is under way."""
+
+    def close(self) -> None:
+        """Ends it; every rank calls it."""
+
+
+class DataParallel(Trainee):
+    """A replica of torch's DistributedDataParallel."""
+
+    def __init__(self, job: TrainingJob, model: nn.Module, bucket: float) -> None:
+        """Wraps the model.
+
+        Args:
+            job: its loss and optimizer.
+            model: this rank's replica.
+            bucket: bytes of a bucket; the first is no larger than torch's first.
+        """
+        super().__init__(job, model)
+        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket / 2**20)
+        sizes, full = [0], min(bucket, FIRST_BUCKET)
+        for parameter in reversed(self.parameters):
+            if sizes[-1] >= full:
+                sizes, full = [*sizes, 0], bucket
+            sizes[-1] += parameter.nbytes
+        place = self.parameters[0].device
+        self._buckets = [torch.zeros(size, dtype=torch.uint8, device=place).view(torch.float32) for size in sizes]
+
+    def transfer(self) -> None:
+        """Sums buffers as large as the buckets."""
+        for work in [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]:
+            work.wait()
+
+
+class Planned(Trainee):
+    """A replica whose gradients travel by a plan."""
+
+    def __init__(self, job: TrainingJob, model: nn.Module, method: TransferMethod, cluster: Cluster) -> None:
+        """Wraps the model; every rank calls it."""
+        super().__init__(job, model)
+        group = ScheduleGroup(device_of(self.parameters[0].device), range(dist.get_world_size()))
+        self._training = ScheduledTraining(model, self.optimizer, method, cluster, group)
+
+    @property
+    def transfers(self) -> TransferPlan | None:
+        """Plan, once it is made."""
+        return self._training.transfers
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Measured last complete iteration."""
+        return self._training.timeline
+
+    def step(self, *batch: torch.Tensor) -> None:
+        """Computes an update, and leaves its end to the next one."""
+        self.backward(batch)
+        self._training.step()
+
+    def transfer(self) -> None:
+        """Performs the plan's transfers, one after the other."""
+        self._training.transfer_alone()
+
+    def drain(self) -> None:
+        """Completes the update that is under way."""
+        self._training.drain()
+
+    def close(self) -> None:
+        """Ends the thread and the process group."""
+        self._training.close()
+
+
+def make_trainee(name: str, job: TrainingJob, model: nn.Module, cluster: Cluster, bucket: float) -> Trainee:
+    """Makes a training by a method; every rank calls it.
+
+    Args:
+        name: ``computing``, or a method.
+        job: its loss and optimizer.
+        model: this rank's replica.
+        cluster: the network between the ranks.
+        bucket: bytes of a bucket, for methods that have some.
+    """
+    if name == COMPUTING:
+        return Trainee(job, model)
+    if name in (DDP, TUNED_DDP):
+        return DataParallel(job, model, bucket)
+    return Planned(job, model, PLANNED[name](bucket), cluster)

@@ -1,0 +1,209 @@
+"""Measures methods of sending gradients on the same ranks, by turns."""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deeppool.base import serialization
+from deeppool.base.run_registry import registered
+from deeppool.base.timeline import Timeline
+from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
+from deeppool.device.environment import package_versions
+from deeppool.errors import InvalidValueError
+from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
+from deeppool.execution.ranks import RENDEZVOUS_SECONDS, RUNTIME_BYTES, START_SECONDS
+from deeppool.job import Progress
+from deeppool.processes.launcher import Launcher, LocalLauncher
+from deeppool.processes.managed_process import Message
+from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
+from deeppool.records.transfer_plan import TransferPlan
+from deeppool.training.training_job import TrainingJob, save_job
+
+WORKER = "deeppool.execution.data_parallel.compared_replica"
+METHODS = (DDP, TUNED_DDP, DEAR, SERVERS, CARAMEL)
+"""Methods that are measured by default; Caramel is the last one, with which the others are compared."""
+BUCKETS = tuple(float(2**exponent) for exponent in (18, 20, 22, 24, 26))
+"""Bytes of buckets among which the best is searched, beside torch's own: 256 KiB to 64 MiB."""
+SIZES = tuple(2**exponent for exponent in range(8, 26, 3))
+"""Bytes at which the network is measured: 256 B to 8 MiB."""
+WARM_UP = 6
+"""Updates before a method is measured: those of its plan, and one by it."""
+TIMEOUT = 600.0
+
+
+@registered
+def measure_transfers(
+    job: TrainingJob,
+    *,
+    global_batch: int,
+    ranks: int = 2,
+    device: str = "cpu",
+    methods: Sequence[str] = METHODS,
+    repetitions: int = 5,
+    iterations: int = 5,
+    buckets: Sequence[float] = BUCKETS,
+    network_seconds: float = 20.0,
+    ranks_per_node: int | None = None,
+    launcher: Launcher | None = None,
+    on_progress: Progress | None = None,
+    on_record: Callable[[MeasuredTransfers], object] | None = None,
+) -> MeasuredTransfers:
+    """Measures iterations of a job by several methods of sending gradients; the given job is not trained.
+
+    The network between the ranks is measured first. Then the best bucket of each method with ``best bucket`` in its
+    name is searched, and all methods take turns.
+
+    Args:
+        job: a job without accumulation and clipping.
+        global_batch: samples of an update over all ranks.
+        ranks: processes that train.
+        device: ``cpu`` or ``cuda``.
+        methods: some of ``DDP``, ``DDP, best bucket``, ``DeAR, best bucket``, ``parameter server``, ``sharded servers``
+            and ``Caramel``. The last one is compared with the others.
+        repetitions: times that all methods are measured.
+        iterations: iterations of each method in a repetition.
+        buckets: bytes of buckets to try, beside torch's own.
+        network_seconds: time limit of the measurement of the network.
+        ranks_per_node: ranks of each node. Default: all are on one.
+        launcher: starts the processes. Default: on this machine.
+        on_progress: see :data:`deeppool.job.Progress`.
+        on_record: called after each repetition with the record so far.
+
+    Raises:
+        InvalidValueError: an argument out of range.
+        RankFailedError: a rank failed.
+    """
+    _check(job, methods, ranks, repetitions, iterations)
+    report = on_progress or (lambda what, share: None)
+    report("starting", 0.0)
+    with private_folder() as folder, RankGroup(places := launcher or LocalLauncher(device, ranks)) as group:
+        places.check("the job", RUNTIME_BYTES)
+        save_job(job, folder)
+        places.distribute_files(folder)
+        for rank in range(ranks):
+            setup = {"rank": rank, "ranks": ranks, "device": device, "batch": global_batch}
+            setup |= asdict(places.worker_spec(rank)) | {"per_node": ranks_per_node or ranks}
+            group.start(WORKER).send("setup", **setup)
+        answers = group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+        report("measuring the network", 0.05)
+        found = _Measured(
+            group, job, global_batch, iterations, device_name=answers[0]["device_name"], ranks=ranks, folder=folder
+        )
+        found.measure_network(network_seconds)
+        for name in methods:
+            report(f"preparing {name}", 0.1)
+            found.prepare(name, [float(BUCKET_BYTES), *buckets] if "best bucket" in name else [float(BUCKET_BYTES)])
+        found.prepare(COMPUTING, [float(BUCKET_BYTES)])
+        for number in range(repetitions):
+            report("comparing methods", 0.3 + 0.7 * number / repetitions)
+            found.repeat()
+            if on_record is not None:
+                on_record(found.record())
+        return found.record()
+
+
+def _check(job: TrainingJob, methods: Sequence[str], ranks: int, repetitions: int, iterations: int) -> None:
+    for name, value, least in (("ranks", ranks, 2), ("repetitions", repetitions, 1), ("iterations", iterations, 1)):
+        if value < least:
+            raise InvalidValueError(f"{name} must be at least {least}, got {value}")
+    known = (DDP, TUNED_DDP, *PLANNED)
+    if unknown := [name for name in methods if name not in known]:
+        raise InvalidValueError(f"methods are some of {', '.join(map(repr, known))}, got '{unknown[0]}'")
+    if not methods or len(set(methods)) < len(methods):
+        raise InvalidValueError(f"methods must be one or more different ones, got {list(methods)}")
+    if job.accumulation > 1 or job.clip_norm is not None:
+        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
+
+
+@dataclass
+class _Measured:
+    """Commands to the ranks, and what they have measured so far."""
+
+    group: RankGroup
+    job: TrainingJob
+    global_batch: int
+    iterations: int
+    device_name: str
+    ranks: int
+    folder: Path
+    cluster: dict[str, Any] = field(default_factory=dict)
+    buckets: dict[str, float] = field(default_factory=dict)
+    plans: dict[str, TransferPlan | None] = field(default_factory=dict)
+    alone: dict[str, tuple[float, float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    timelines: dict[str, Timeline | None] = field(default_factory=dict)
+
+    def measure_network(self, seconds: float) -> None:
+        """Measures the network between the ranks."""
+        self.cluster = self._ask("network", sizes=SIZES, seconds=seconds)[0]["cluster"]
+
+    def prepare(self, name: str, buckets: Sequence[float]) -> None:
+        """Makes a method with the best of some sizes of buckets, and measures its transfers alone."""
+        best = buckets[0]
+        if len(buckets) > 1:
+            times = {}
+            for bucket in buckets:
+                self._make(name, bucket)
+                times[bucket] = min(self._train(name, self.iterations)[0])
+            best = min(times, key=times.__getitem__)
+        transfers = self._make(name, best)[0]["transfers"]
+        self.plans[name] = transfers and serialization.from_json(transfers, TransferPlan, "the plan of transfers")
+        if "best bucket" in name or name == DDP:
+            self.buckets[name] = best
+        answers = self._ask("transfers", method=name, repetitions=5)
+        self.alone[name] = max(each["seconds"] for each in answers), max(each["computing"] for each in answers)
+        self.seconds[name] = []
+
+    def repeat(self) -> None:
+        """Measures all methods once more, one after the other."""
+        for name in self.seconds:
+            found, self.timelines[name] = self._train(name, self.iterations)
+            self.seconds[name] = [*self.seconds[name], *found]
+
+    def record(self) -> MeasuredTransfers:
+        """Returns what was measured so far."""
+        names = [name for name in self.seconds if name != COMPUTING]
+        model = self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
+        return MeasuredTransfers(
+            model=model,
+            ranks=self.ranks,
+            global_batch=self.global_batch,
+            device_name=self.device_name,
+            cluster=serialization.from_json(self.cluster, Cluster, "the measured network"),
+            compute=tuple(self.seconds[COMPUTING]),
+            core_time=self.alone[names[-1]][1],
+            methods=tuple(
+                MeasuredMethod(
+                    name,
+                    tuple(self.seconds[name]),
+                    self.alone[name][0],
+                    self.buckets.get(name),
+                    self.plans[name],
+                    self.timelines[name],
+                )
+                for name in names
+            ),
+            repetitions=len(self.seconds[COMPUTING]) // self.iterations,
+            date=datetime.datetime.now().isoformat(timespec="seconds"),
+            versions=package_versions("deeppool", "torch"),
+        )
+
+    def _make(self, name: str, bucket: float) -> list[Message]:
+        return self._ask(
+            "prepare", method=name, bucket=bucket, cluster=self.cluster, folder=str(self.folder), warm_up=WARM_UP
+        )
+
+    def _train(self, name: str, iterations: int) -> tuple[list[float], Timeline | None]:
+        answers = self._ask("train", method=name, iterations=iterations)
+        timeline = answers[0]["timeline"]
+        slowest = [max(times) for times in zip(*(each["seconds"] for each in answers), strict=True)]
+        return slowest, timeline and serialization.from_json(timeline, Timeline, "the measured timeline")
+
+    def _ask(self, command: str, **arguments: Any) -> list[Message]:
+        self.group.send(command, **arguments)
+        return self.group.collect("done", TIMEOUT, "while methods were compared")
