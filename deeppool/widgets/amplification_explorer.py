@@ -1,5 +1,6 @@
 """Sliders for the amplification limit, GPUs, batch and network, and the plan for their values."""
 
+import functools
 import html
 import math
 import threading
@@ -13,6 +14,7 @@ import plotly.graph_objects as go
 
 from deeppool import figures
 from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
+from deeppool.errors import DeeppoolError
 from deeppool.figures import theme
 from deeppool.figures.frontier import frontier_mark
 from deeppool.figures.throughput import throughput_mark
@@ -27,8 +29,8 @@ from deeppool.units import format_bit_rate
 from deeppool.widgets.controls import LABEL, choice, grid, powers, steps
 from deeppool.widgets.exploration import PlanCache, PlanQuery, View, at_speed
 from deeppool.widgets.latest_task import LatestTask
-from deeppool.widgets.live_figure import update_figure, update_trace
-from deeppool.widgets.panel import Panel
+from deeppool.widgets.live_figure import figure_lock, update_figure, update_trace
+from deeppool.widgets.panel import Panel, alert
 
 LIMITS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, math.inf)
 """Values of the limit slider, finer where plans change most."""
@@ -92,6 +94,8 @@ class AmplificationExplorer(Panel):
         self.summary, self.comparison_status = ipywidgets.HTML(), ipywidgets.HTML()
         self.file = ipywidgets.Text(description="file", style=LABEL, layout=ipywidgets.Layout(width="60%"))
         self.button, self.save_status = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
+        self.corrections = ipywidgets.HBox()
+        """Buttons that set a control to a value with which there is a plan; empty while there is one."""
         self._drawing, self._task = threading.RLock(), LatestTask()
         self._watchers: list[Callable[[Plan], None]] = []
         self._drawn: object = None
@@ -101,9 +105,11 @@ class AmplificationExplorer(Panel):
         # Whole when they are made: a page that is slow to begin with misses what is sent after that.
         self.layers = go.FigureWidget(figures.layers(self._plan))
         self.comparison = go.FigureWidget(self._first_comparison())
+        controls = grid(self.limit, self.gpus, self.global_batch, self.speed, self.cluster)
         super().__init__(
             [
-                grid(self.limit, self.gpus, self.global_batch, self.speed, self.cluster),
+                controls,
+                self.corrections,
                 self.summary,
                 self.view,
                 self.comparison,
@@ -111,14 +117,15 @@ class AmplificationExplorer(Panel):
                 self.layers,
                 ipywidgets.HBox([self.file, self.button]),
                 self.save_status,
-            ]
+            ],
+            error_after=controls,
         )
         self._is_open = True
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._on_control_change), "value")
         self.view.observe(self.guarded(self._on_view_change), "value")
-        self.on_click(self.button, self.save)
+        self.on_click(self.button, self._on_save)
         self.on_theme(self._draw)
 
     @property
@@ -165,10 +172,23 @@ class AmplificationExplorer(Panel):
     def _on_control_change(self, _: object) -> None:
         # Callbacks of two controls may run in two threads; the last one reads both values.
         with self._drawing:
-            self._query, self._plan = self._search()
+            try:
+                self._query, self._plan = self._search()
+            except DeeppoolError:
+                self._fade_all()
+                self._offer_corrections()
+                raise
+            self.corrections.children = ()
+            self.summary.layout.visibility = "visible"
             self._draw()
             for on_plan in self._watchers:
                 on_plan(self._plan)
+
+    def _on_save(self) -> None:
+        try:
+            self.save()
+        except DeeppoolError as error:
+            self.save_status.value = alert(error)
 
     def _on_view_change(self, _: object) -> None:
         self._request_comparison()
@@ -201,7 +221,7 @@ class AmplificationExplorer(Panel):
         with self._drawing:
             cached = self._cached_comparison()
             if cached is None:
-                self._fade()
+                self._fade(self.comparison)
                 self.comparison_status.value = self._waiting_text()
                 return
             shown = (self.view.value, self._query, self.dark)
@@ -246,11 +266,35 @@ class AmplificationExplorer(Panel):
             return f'<span role="alert">{what} cannot be computed: {html.escape(str(error))}</span>'
         return f'<span role="status">{what} is being computed; the faded figure is for the previous values.</span>'
 
-    def _fade(self) -> None:
+    def _fade_all(self) -> None:
+        """Shows that nothing below the controls belongs to their values."""
+        self.summary.layout.visibility = "hidden"
+        self._fade(self.comparison)
+        self._fade(self.layers)
+
+    def _fade(self, figure: go.FigureWidget) -> None:
         self._drawn = None
-        with self.comparison.batch_update():
-            for trace in self.comparison.data:
+        with figure_lock(figure), figure.batch_update():
+            for trace in figure.data:
                 trace.opacity = FADED
+
+    def _offer_corrections(self) -> None:
+        """Offers to change the batch or the GPUs where there are too few samples for them."""
+        gpus, batch = self.gpus.value, self.global_batch.value
+        if gpus <= batch:
+            self.corrections.children = ()
+            return
+        fitting = max(count for _, count in self.gpus.options if count <= batch)
+        enough = min((size for _, size in self.global_batch.options if size >= gpus), default=batch)
+        buttons = []
+        for text, control, value in (
+            (f"use batch {enough:,}", self.global_batch, enough),
+            (f"use {fitting:,} GPU{'s' * (fitting > 1)}", self.gpus, fitting),
+        ):
+            button = ipywidgets.Button(description=text, layout={"width": "auto"})
+            self.on_click(button, functools.partial(setattr, control, "value", value))
+            buttons.append(button)
+        self.corrections.children = tuple(buttons)
 
     def _update_file_name(self, plan: Plan) -> None:
         """Suggests a file name from the plan's parameters unless the user typed one."""

@@ -8,6 +8,9 @@ import ipywidgets
 LABEL = {"description_width": "13em"}
 """Style: labels of one column end where the controls begin."""
 
+CONTROL_WIDTH = "30em"
+"""Least width of a labelled slider that is easy to move."""
+
 
 def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.SelectionSlider:
     """Returns a slider over named values that reports every value it passes.
@@ -39,9 +42,10 @@ def choice(label: str, options: Mapping[str, Any] | Sequence[str], value: Any) -
     return ipywidgets.Dropdown(description=label, options=listed, value=value, style=LABEL, layout=_WIDE)
 
 
-def grid(*controls: ipywidgets.Widget, columns: int = 2) -> ipywidgets.GridBox:
-    """Lays out controls in columns of equal width."""
-    layout = ipywidgets.Layout(grid_template_columns=f"repeat({columns}, minmax(0, 1fr))", grid_gap="2px 16px")
+def grid(*controls: ipywidgets.Widget) -> ipywidgets.GridBox:
+    """Lays out controls in columns of equal width, as many as there is room for: on a narrow page one."""
+    columns = f"repeat(auto-fit, minmax(min(100%, {CONTROL_WIDTH}), 1fr))"
+    layout = ipywidgets.Layout(grid_template_columns=columns, grid_gap="2px 16px")
     return ipywidgets.GridBox(controls, layout=layout)
 
 

@@ -83,7 +83,8 @@ class ModelPicker(Panel):
                 self.status,
                 self.colour,
                 self._frame,
-            ]
+            ],
+            error_after=self.row,
         )
         self._set_controls(model, input_shape)
         self.family.observe(self.guarded(lambda _: self._list_names()), "value")

@@ -26,11 +26,14 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     callback is displayed below the controls until a callback succeeds.
     """
 
-    def __init__(self, contents: Sequence[ipywidgets.Widget], **options: Any) -> None:
-        """Lays out the contents in a column, with the error message below them.
+    def __init__(
+        self, contents: Sequence[ipywidgets.Widget], *, error_after: ipywidgets.Widget | None = None, **options: Any
+    ) -> None:
+        """Lays out the contents in a column, with the error message.
 
         Args:
             contents: child widgets; :meth:`show` replaces them.
+            error_after: one of them, below which errors are displayed; None: below all of them.
             options: passed to the VBox.
         """
         self._page = Page()
@@ -39,7 +42,8 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self._error_box = ipywidgets.HTML()
         self._error_box.add_class("dp-problem")
         self._error_count = 0
-        super().__init__([*contents, self._error_box, self._page], **options)
+        place = len(contents) if error_after is None else list(contents).index(error_after) + 1
+        super().__init__([*contents[:place], self._error_box, *contents[place:], self._page], **options)
         self.add_class("dp-panel")
         self.add_class("dp-" + _kebab(type(self).__name__))
 
@@ -91,12 +95,9 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return run
 
     def show_error(self, error: BaseException) -> None:
-        """Displays an error below the controls; one that is not a DeeppoolError is a defect and shows its type."""
+        """Displays an error below the controls."""
         self._error_count += 1
-        message = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
-        self._error_box.value = (
-            f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(message)}</div>'
-        )
+        self._error_box.value = alert(error)
 
     @property
     def problem(self) -> str:
@@ -121,6 +122,12 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         if os.environ.get(STATIC):
             return {"text/plain": f"({type(self).__name__}: open the notebook to use it)"}
         return super()._repr_mimebundle_(**options)
+
+
+def alert(error: BaseException) -> str:
+    """Returns an error as HTML that screen readers announce; one that is no DeeppoolError with its type."""
+    message = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
+    return f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(message)}</div>'
 
 
 def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:

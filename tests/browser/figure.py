@@ -14,7 +14,8 @@ READ = """plot => plot.layout && plot._fullData ? ({
     axes: Object.fromEntries(Object.entries(plot._fullLayout).filter(([name]) => /^[xyz]axis[0-9]*$/.test(name))
         .map(([name, axis]) => [name, {title: axis.title?.text ?? "", range: axis.range ?? [], type: axis.type}])),
     traces: plot._fullData.map(trace => Object.fromEntries(
-        ["type", "name", "visible", "x", "y", "z", "base", "text", "values", "labels"].filter(key => key in trace)
+        ["type", "name", "visible", "x", "y", "z", "base", "text", "values", "labels", "opacity"]
+            .filter(key => key in trace)
         .map(key => [key, ArrayBuffer.isView(trace[key]) ? Array.from(trace[key]) : trace[key]]))),
     drawn: Array.from(plot.querySelectorAll(".main-svg path[d], .main-svg image"))
         .filter(mark => !mark.closest(".legend, .hoverlayer, .modebar, .dragcover, defs"))
@@ -43,7 +44,7 @@ class Drawn:
     axes: dict[str, dict[str, Any]]
     """``xaxis``, ``yaxis2`` … → title, range, type."""
     traces: list[dict[str, Any]]
-    """Of each in ``_fullData``: type, name, visible, and x, y, z, base, text, values, labels where there are any."""
+    """Of each in ``_fullData``: type, name, visible, and what there is of x, y, z, base, text, values, labels, opacity."""
     drawn: list[str]
     """Every path's ``d`` (an image's data) with its place, but for the legend: what a reader sees of the data."""
     filled: str

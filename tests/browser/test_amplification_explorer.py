@@ -2,6 +2,7 @@
 
 from playwright.sync_api import Locator
 
+from deeppool.widgets.amplification_explorer import FADED
 from tests.browser.figure import Drawn
 from tests.browser.lab import Lab
 
@@ -9,6 +10,8 @@ CELLS = [
     "import deeppool as dp",
     'explorer = dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-cpu"))\nexplorer',
 ]
+LEAST_TRACK = 90
+"""Pixels of a slider's track that a hand finds."""
 COMPARISON, LAYERS = 0, 1
 COUNTS = "[layer.gpu_count for layer in explorer.plan.layers]"
 
@@ -40,9 +43,35 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
 
     notebook.press(handle(panel, "GPUs"), "ArrowRight", "ArrowRight")
     notebook.until(lambda: "64 GPUs cannot share a global batch of 32" in notebook.problem(panel))
+    # What belongs to the controls before is faded, and the message stands between it and the controls.
+    notebook.until(lambda: notebook.figure(panel, LAYERS).trace("GPUs").get("opacity") == FADED)
+    assert bottom(handle(panel, "GPUs")) < bottom(panel.get_by_role("alert")) < bottom(panel.locator(".js-plotly-plot"))
+    notebook.press(notebook.button(panel, "use 32 GPUs"), "Enter")
+    notebook.until(lambda: notebook.problem(panel) == "")
     notebook.press(notebook.button(panel, "Save plan"), "Enter")
     notebook.until(lambda: "saved:" in panel.inner_text())
     assert notebook.value("dp.load(explorer.file.value).gpus") == 32
+
+
+def test_sliders_keep_their_length_on_a_narrow_page(lab: Lab) -> None:
+    notebook = lab.open(CELLS)
+    panel = notebook.panel(".dp-amplification-explorer")
+    tracks = panel.locator(".widget-slider .noUi-base")
+    places = {}
+    for width in (1280, 800):
+        notebook.page.set_viewport_size({"width": width, "height": 900})
+        notebook.until(lambda: notebook.page.evaluate("innerWidth") == width)  # noqa: B023
+        boxes = [tracks.nth(index).bounding_box() for index in range(tracks.count())]
+        assert all(box is not None and box["width"] > LEAST_TRACK for box in boxes), (width, boxes)
+        places[width] = len({box["x"] for box in boxes if box is not None})
+    # Columns of controls.
+    assert places == {1280: 2, 800: 1}
+
+
+def bottom(found: Locator) -> float:
+    box = found.first.bounding_box()
+    assert box is not None
+    return box["y"] + box["height"]
 
 
 def handle(panel: Locator, label: str) -> Locator:

@@ -14,6 +14,7 @@ from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.widgets import AmplificationExplorer
+from deeppool.widgets.amplification_explorer import FADED
 from deeppool.widgets.exploration import PlanQuery
 from tests.strategies import make_graph, profile_from_times
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
@@ -134,6 +135,27 @@ def test_what_cannot_be_planned_is_reported_and_the_plan_before_stays() -> None:
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=32), 64, 2.0))
 
 
+def test_while_there_is_no_plan_the_old_one_is_faded_and_buttons_lead_to_the_next() -> None:
+    panel = explorer()
+    panel.wait(60)
+    panel.gpus.value = 32
+    assert {trace.opacity for figure in (panel.layers, panel.comparison) for trace in figure.data} == {FADED}
+    assert panel.summary.layout.visibility == "hidden"
+    # Right below the controls that caused it.
+    error = next(index for index, child in enumerate(panel.children) if "dp-problem" in child._dom_classes)
+    assert panel.children[error + 1] is panel.corrections
+    assert error == 1
+    assert [button.description for button in panel.corrections.children] == ["use batch 32", "use 16 GPUs"]
+    panel.corrections.children[1].click()
+    assert (panel.gpus.value, panel.plan.gpus, panel.problem) == (16, 16, "")
+    panel.wait(60)
+    assert {trace.opacity for trace in panel.layers.data} == {None}
+    assert (panel.summary.layout.visibility, panel.corrections.children) == ("visible", ())
+    panel.gpus.value = 1024
+    panel.corrections.children[0].click()
+    assert (panel.global_batch.value, panel.plan.gpus) == (1024, 1024)
+
+
 def test_what_cannot_be_planned_to_begin_with_is_an_error() -> None:
     with pytest.raises(InvalidValueError, match="amplification_limit must be at least 1"):
         explorer(amplification_limit=0.5)
@@ -244,7 +266,9 @@ def test_the_shown_plan_is_saved_under_a_name_that_says_what_it_is(tmp_path, mon
     assert dp.load("mine.json").amplification_limit == 1.0
     panel.file.value = "no/such/folder/mine.json"
     panel.button.click()
-    assert "no/such/folder" in panel.problem
+    assert "no/such/folder" in panel.save_status.value
+    assert 'role="alert"' in panel.save_status.value
+    assert panel.problem == ""
 
 
 def test_the_plan_it_hands_out_has_its_reasons() -> None:
