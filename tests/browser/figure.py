@@ -44,7 +44,7 @@ class Drawn:
     axes: dict[str, dict[str, Any]]
     """``xaxis``, ``yaxis2`` … → title, range, type."""
     traces: list[dict[str, Any]]
-    """Of each in ``_fullData``: type, name, visible, and what it has of x, y, z, base, text, values, labels, opacity."""
+    """Of each in ``_fullData``: type, name, visible, and its x, y, z, base, text, values, labels, opacity, if any."""
     drawn: list[str]
     """Every path's ``d`` (an image's data) with its place, but for the legend: what a reader sees of the data."""
     filled: str
