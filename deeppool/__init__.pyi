@@ -25,6 +25,8 @@ from .interleaving.crossover.pairing import pair_jobs as pair_jobs
 from .interleaving.crossover.round_time import JobCosts as JobCosts
 from .interleaving.crossover.scheduler import CrossoverScheduler as CrossoverScheduler
 from .interleaving.wavelet.data_parallel import WaveletDataParallel as WaveletDataParallel
+from .interleaving.wavelet.model_parallel import WaveletModelParallel as WaveletModelParallel
+from .interleaving.wavelet.step_time import waves_that_fit as waves_that_fit
 from .planning.check import check as check
 from .planning.planner import frontier as frontier
 from .planning.planner import plan as plan

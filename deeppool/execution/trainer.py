@@ -317,13 +317,18 @@ class Trainer:
 
 
 def _owners(captured: CapturedModel, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
-    """Returns, per parameter, the ranks that compute with it; for a tied one, those of all stages that use it."""
-    owners: dict[str, set[int]] = {}
+    """Returns, per parameter, the ranks that compute with it, in their stage's order.
+
+    Those of a parameter that several stages use are all of these stages', ascending.
+    """
+    owners: dict[str, set[tuple[int, ...]]] = {}
     for stage in stages:
         for layer in stage.layers:
             for name in captured.graph.layers[layer].parameters:
-                owners.setdefault(name, set()).update(stage.layout.gpus)
-    return {name: tuple(sorted(ranks)) for name, ranks in owners.items()}
+                owners.setdefault(name, set()).add(stage.layout.gpus)
+    return {
+        name: next(iter(used)) if len(used) == 1 else tuple(sorted(set().union(*used))) for name, used in owners.items()
+    }
 
 
 def _buffer_owners(segments: Sequence[Segment], stages: Sequence[Stage], names: set[str]) -> dict[str, tuple[int, ...]]:

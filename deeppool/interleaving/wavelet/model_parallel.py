@@ -1,0 +1,198 @@
+"""Model-parallel training in waves: partitions of the model rotate over the ranks, each of which trains another batch.
+
+    dist.init_process_group("gloo")
+    with dp.WaveletModelParallel(job, global_batch=32) as training:
+        for step in range(1000):
+            loss = training.step(lambda samples: batch_of(step, samples))   # samples of the global batch
+        weights = training.state_dict()
+
+In phase k of the forward all ranks compute partition k, each on its own shard of the global batch; the activations then
+move on to the next rank, and the weights of the next partition come from the rank that keeps them while this one is
+computed. The backward goes the other way, and after each of its phases the gradients of the partition are summed over
+the ranks. The rank that keeps a partition updates it. An update is that of synchronous SGD on the global batch. Weights
+that are not trained lie on all ranks.
+"""
+
+from types import TracebackType
+
+import torch
+
+from deeppool.device.find import device_of
+from deeppool.device.protocol import Precision
+from deeppool.errors import InvalidValueError
+from deeppool.execution.communicator import ProcessGroup
+from deeppool.execution.stages import Stage
+from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.placement import place_model
+from deeppool.interleaving.wavelet.rotation import partitions, rotated_stages
+from deeppool.interleaving.wavelet.weight_stream import WeightStream
+from deeppool.training.bucket import Bucket
+from deeppool.training.step import Batch
+from deeppool.training.training_job import TrainingJob
+
+
+class WaveletModelParallel:
+    """One rank of model-parallel training in waves, in processes that have joined torch.distributed."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        *,
+        global_batch: int,
+        waves: int | None = None,
+        parts: tuple[tuple[int, ...], ...] | None = None,
+        place: torch.device | str = "cpu",
+        precision: Precision = "fp32",
+    ) -> None:
+        """Captures the model and makes this rank's share; all ranks call it, with the same arguments.
+
+        Args:
+            job: model, loss and rule; its dataset is not read.
+            global_batch: samples of an update, over all waves.
+            waves: batches in progress at the same time, each a shard of the global batch; 1 is plain model
+                parallelism. Default: as many as there are ranks; :func:`deeppool.waves_that_fit` says how many fit.
+            parts: layers of each partition. Default: equal shares of what the forward saves for the backward.
+            place: device of this rank.
+            precision: precision of products and convolutions.
+
+        Raises:
+            InvalidValueError: a number out of range, or a rule or a model that partitions cannot follow.
+        """
+        captured = place_model(job.capture(), torch.device(place))
+        device = device_of(torch.device(place))
+        communicator = ProcessGroup(device)
+        parts = parts or partitions(captured.graph, communicator.ranks)
+        stages = rotated_stages(parts, communicator.ranks if waves is None else waves, global_batch)
+        _check(job, captured, stages, communicator.ranks, device.kind)
+        self.trainer = Trainer(captured, stages, communicator, job, precision, fuse_gradients=True, replay_graphs=False)
+        """This rank's parts, their step and its spans."""
+        named = self.trainer.parameters
+        self._weights = [
+            WeightStream(
+                [named[name] for name in _names(captured, stage)], stage.layout.gpus, communicator.rank, device
+            )
+            for stage in stages
+        ]
+        self._mine = [number for number, weights in enumerate(self._weights) if weights.uses]
+
+    def step(self, batch: Batch) -> float:
+        """Makes one update; returns this rank's part of the mean loss.
+
+        Args:
+            batch: returns inputs and targets of some samples of the global batch: of the first partition's shard on
+                this rank, and of the last one's.
+        """
+        self.trainer.recorded = []
+        step = self.trainer.step
+        step.compute([batch], self._after_backward, self._before_forward, self._turn)
+        buckets = step.pending()
+        if step.rule.needs_norm:
+            step.finish_sync()
+        for bucket in buckets:
+            step.finish_sync(bucket)
+            self._leave_to_owner(bucket)
+        if step.rule.needs_norm:
+            step.update()
+        else:
+            for bucket in buckets:
+                step.update(bucket)
+        return step.loss()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Returns the whole model's state, as ``model.state_dict()``, on the ranks that compute every partition.
+
+        All ranks call it. With fewer waves than ranks, a rank has the state of its own partitions alone.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for weights in self._weights:
+            if weights.uses:
+                weights.wait()
+        for key, name in self.trainer.state_dict_names.items():
+            value = self.trainer.state.get(name)
+            if value is not None and value.untyped_storage().nbytes():
+                found[key] = value.detach().clone()
+        for weights in self._weights:
+            weights.release()
+        return found
+
+    @property
+    def spans(self) -> list[RawSpan]:
+        """Spans of the last step."""
+        return self.trainer.spans
+
+    def close(self) -> None:
+        """Ends the groups; all ranks call it."""
+        for weights in self._weights:
+            weights.close()
+        self.trainer.close()
+
+    def __enter__(self) -> "WaveletModelParallel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def _before_forward(self, part: int) -> None:
+        if part > 0 and self._weights[part - 1].uses:
+            self._weights[part - 1].release()
+        if self._weights[part].uses:
+            with self.trainer.span("reshard", part, "weights"):
+                self._weights[part].wait()
+        if part + 1 < len(self._weights) and self._weights[part + 1].uses:
+            self._weights[part + 1].fetch()
+
+    def _turn(self) -> None:
+        """Gets what the first backward of this rank needs."""
+        self._await_backward(len(self._mine) - 1)
+
+    def _await_backward(self, position: int) -> None:
+        """Waits for the weights of a backward of this rank, and starts to send those of the next one."""
+        if position >= 0:
+            with self.trainer.span("reshard", self._mine[position], "weights"):
+                self._weights[self._mine[position]].wait()
+        if position > 0:
+            self._weights[self._mine[position - 1]].fetch()
+
+    def _after_backward(self, bucket: Bucket) -> None:
+        self.trainer.step.start_sync(bucket)
+        if bucket is self.trainer.step.buckets_of(bucket.part)[-1]:
+            self._weights[bucket.part].release()
+            self._await_backward(self._mine.index(bucket.part) - 1)
+
+    def _leave_to_owner(self, bucket: Bucket) -> None:
+        """Frees the gradients of a partition that another rank keeps and updates."""
+        if not self._weights[bucket.part].owns:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+
+
+def _names(captured: CapturedModel, stage: Stage) -> list[str]:
+    return list(dict.fromkeys(name for layer in stage.layers for name in captured.graph.layers[layer].parameters))
+
+
+def _check(job: TrainingJob, captured: CapturedModel, stages: tuple[Stage, ...], ranks: int, device: str) -> None:
+    if len(stages) != ranks:
+        raise InvalidValueError(f"{ranks} ranks need as many partitions, got {len(stages)}")
+    if device.startswith("emulated"):
+        raise InvalidValueError("an emulated device cannot give memory of weights back (use cpu or cuda)")
+    if job.accumulation > 1 or job.synchronise_batch_norm:
+        raise InvalidValueError(
+            "partitions that rotate take accumulation 1 and BatchNorm of each shard, got accumulation "
+            f"{job.accumulation} and synchronise_batch_norm {job.synchronise_batch_norm}"
+        )
+    trained = {name for name, value in captured.program.named_parameters() if value.requires_grad}
+    seen: set[str] = set()
+    for stage in stages:
+        names = _names(captured, stage)
+        if not trained.intersection(names):
+            raise InvalidValueError(f"{stage.name} has no parameters to train (give other parts)")
+        if shared := seen.intersection(names):
+            raise InvalidValueError(
+                f"'{min(shared)}' is used in two partitions, between which no weight can be tied (give parts that keep "
+                "its layers together)"
+            )
+        seen.update(names)

@@ -1,0 +1,88 @@
+"""One rank of model-parallel training in waves; see test_model_parallel.py."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import deeppool as dp
+from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
+from deeppool.training.training_job import Training
+
+BATCH, UPDATES, WIDTH = 8, 3, 12
+
+
+class Chain(nn.Module):
+    """Layers of unequal size with a skip over some, a frozen one, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 20)
+        self.second = nn.Linear(20, 24)
+        self.frozen = nn.Linear(24, 20).requires_grad_(False)
+        self.third = nn.Linear(20, 16)
+        self.fourth = nn.Linear(16, 20)
+        self.head = nn.Linear(20, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        y = torch.tanh(self.frozen(torch.tanh(self.second(x))))
+        return self.head(x + torch.tanh(self.fourth(torch.tanh(self.third(y)))))
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return Chain()
+
+
+def rule(name: str) -> Training:
+    if name == "clipping":
+        return Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), clip_norm=0.05)
+    if name == "adamw":
+        return Training(
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+            schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+        )
+    return Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+
+
+def batch_of(number: int, samples: range = range(BATCH)) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(BATCH, WIDTH, generator=generator)
+    targets = torch.randint(4, (BATCH,), generator=generator)
+    return inputs[samples.start : samples.stop], targets[samples.start : samples.stop]
+
+
+def train(rank: int, ranks: int, cases: list[tuple[str, int]], folder: str) -> None:
+    """Trains under each rule with a number of waves; saves this rank's weights, its losses, and what it computed."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
+    for name, waves in cases:
+        own = rule(name)
+        job = dp.TrainingJob(
+            model=make_model(),
+            input_shape=(WIDTH,),
+            dataset=list,
+            optimizer=own.optimizer,
+            schedule=own.schedule,
+            clip_norm=own.clip_norm,
+        )
+        with WaveletModelParallel(job, global_batch=BATCH, waves=waves) as training:
+            losses = [training.step(lambda samples, n=number: batch_of(n, samples)) for number in range(UPDATES)]
+            states = training.trainer.update.optimizer.state
+            held = {key for key, value in training.trainer.parameters.items() if value.untyped_storage().nbytes()}
+            computed = [(kind, part) for kind, part, *_ in training.spans if kind in ("forward", "backward")]
+            weights = training.state_dict()
+            torch.save(
+                {
+                    "weights": weights,
+                    "losses": torch.tensor(losses),
+                    "held": sorted(held),
+                    "with_state": len(states),
+                    "computed": computed,
+                    "samples": [[part.samples.start, part.samples.stop] for part in training.trainer.step.parts],
+                },
+                Path(folder, f"{name}-{waves}-{rank}.pt"),
+            )
+    dist.destroy_process_group()
