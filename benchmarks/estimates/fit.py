@@ -1,27 +1,27 @@
 """Fits what kernels reach of a data sheet's peaks to measured layer times."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.estimates.a100_layers import Sample
 from deeppool.device.datasheet import GpuSheet, find_gpu
-from deeppool.device.roofline import Columns, Efficiency, naive_seconds, peaks
+from deeppool.device.roofline import FITTED, Columns, Efficiency, naive_seconds, peaks
 
 Array = NDArray[np.float64]
 A100 = find_gpu("a100-40")
-START = Efficiency(
-    launch=5e-6,
-    memory=0.8,
-    window_reads=4.0,
-    window_reads_backward=1.0,
-    cache=32.0,
-    depth=1000.0,
-    weights=0.5,
-    pointwise_weights=0.2,
-)
+START = {
+    "launch": 5e-6,
+    "window_reads": 4.0,
+    "window_reads_backward": 1.0,
+    "cache": 32.0,
+    "depth": 1000.0,
+    "weights": 0.5,
+    "pointwise_weights": 0.2,
+}
+"""Coefficients that are fitted to layer times, and where the search starts; these have no depthwise convolutions."""
 ROUNDS = 12
 STEPS = 1500
 
@@ -80,7 +80,11 @@ def three_parameters(launch: float, compute: float, memory: float) -> Model:
 
 def fit_tiled(samples: Sequence[Sample]) -> Efficiency:
     """The coefficients of least error on some samples."""
-    return Efficiency(*fit(lambda *values: tiled(Efficiency(*values)), astuple(START), samples))
+
+    def with_values(*values: float) -> Efficiency:
+        return replace(FITTED, **dict(zip(START, values, strict=True)))
+
+    return with_values(*fit(lambda *values: tiled(with_values(*values)), tuple(START.values()), samples))
 
 
 def fit_three_parameters(samples: Sequence[Sample]) -> Model:

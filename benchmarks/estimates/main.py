@@ -9,13 +9,13 @@ estimates that model: beside the naive roofline and launch + FLOPs + bytes, fitt
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.estimates.a100_layers import BLOCKS, MODELS, Sample, read_layers
-from benchmarks.estimates.fit import A100, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
+from benchmarks.estimates.fit import A100, START, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
 from benchmarks.planner.a100 import FOLDER_VARIABLE
 from deeppool.device.kernels import Kernel
 from deeppool.device.roofline import FITTED, Efficiency
@@ -182,9 +182,9 @@ def coefficient_table(fits: AllFits) -> Iterator[str]:
     }
     yield "| coefficient | " + " | ".join(columns) + " |"
     yield "|---" * (1 + len(columns)) + "|"
-    for field in fields(Efficiency):
-        cells = " | ".join(f"{getattr(fit, field.name):.3g}" for fit in columns.values())
-        yield f"| {field.name} | {cells} |"
+    for name in START:
+        cells = " | ".join(f"{getattr(fit, name):.3g}" for fit in columns.values())
+        yield f"| {name} | {cells} |"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
-Kind = Literal["memory", "window", "product", "convolution"]
+Kind = Literal["memory", "window", "depthwise", "product", "convolution"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,10 @@ class Kernel:
     operator: str
     kind: Kind
     """``memory``: bounded by reads and writes; ``window``: reads each element in several windows, as pooling does;
-    ``product``: matrix products; ``convolution``: a convolution computed as such products."""
+    ``depthwise``: a convolution of each channel by itself; ``product``: matrix products; ``convolution``: a
+    convolution computed as such products."""
     bytes: int
-    """Bytes of inputs and outputs, plus those that are read twice."""
+    """Bytes of inputs and outputs."""
     flops: int = 0
     """FLOPs of the products; a multiply-add counts as two."""
     rows: int = 0
@@ -41,23 +42,39 @@ class Kernel:
     pointwise: bool = False
     """Whether it is a convolution of size 1."""
     window_reads: int = 0
-    """Elements read in windows; in a backward each element costs :data:`FIND_WINDOWS` more reads."""
+    """Elements read in windows; in the backward of pooling each element costs :data:`FIND_WINDOWS` more reads."""
+    again_bytes: int = 0
+    """Bytes that are read a second time, from the second-level cache where they are still in it."""
+    row_bytes: int = 0
+    """Bytes that a thread block reads before it reads them again; 0: all are read before any is read again."""
 
 
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 """Argument positions of the two factors."""
 
 READ_AGAIN = {
-    # Statistics are computed before the result: the inputs do not fit into a multiprocessor.
+    # Statistics are computed before the result.
     "native_batch_norm": (0,),
     "_native_batch_norm_legit": (0,),
     "native_group_norm": (0,),
+    "native_layer_norm": (0,),
     "native_batch_norm_backward": (0, 1),
     "native_group_norm_backward": (0, 1),
     # The gradients of scale and shift reduce over the other dimension, in a separate kernel.
     "native_layer_norm_backward": (0, 1),
+    # The maximum and the sum of a row are computed before the result.
+    "_softmax": (0,),
+    "_log_softmax": (0,),
+    "_softmax_backward_data": (0, 1),
+    "_log_softmax_backward_data": (0, 1),
 }
 """Argument positions of tensors that are read twice."""
+
+BY_ROWS = ("native_layer_norm", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+"""Those whose thread blocks read a row, the last dimension, and then the same row again."""
+
+SHORT_ROW = 1024
+"""Elements of a row that a softmax keeps in registers, and so reads once."""
 
 FIND_WINDOWS = 2
 """Reads per element, in the backward of pooling, to find the windows that contain it."""
@@ -84,6 +101,17 @@ def kernels_of(
         columns, many = right.shape[-1], math.prod(count)
         flops = 2 * many * rows * depth * columns
         return [_product(name, flops, rows, columns, many, inputs, outputs)]
+    if "grouped_mm" in name:
+        if not name.endswith("_backward"):
+            return [_grouped(name, args[0], args[1], inputs, outputs)]
+        left, right, _, gradient = args[:4]
+        found = [
+            _grouped(f"{name}_data", gradient, right.transpose(-1, -2), [gradient, right], outputs[:1]),
+            _grouped(f"{name}_weight", left.transpose(-1, -2), gradient, [gradient, left], outputs[1:]),
+        ]
+        return found[: len(outputs)]
+    if name.startswith("mkldnn_rnn_layer"):
+        return _recurrent(name, args[0], args[2])
     if "scaled_dot_product" in name:
         backward = name.endswith("_backward")
         query, key, value = (tensor.shape for tensor in args[backward : backward + 3])
@@ -99,7 +127,55 @@ def kernels_of(
     moved = _size(inputs) + _size(outputs)
     if "pool" in name:
         return [Kernel(name, "window", moved, window_reads=_pooled(name, args, outputs[0]))]
-    return [Kernel(name, "memory", moved + _size([args[position] for position in READ_AGAIN.get(name, ())]))]
+    again, row = _read_again(name, args)
+    return [Kernel(name, "memory", moved, again_bytes=again, row_bytes=row)]
+
+
+def _read_again(name: str, args: tuple[Any, ...]) -> tuple[int, int]:
+    """Returns the bytes that are read twice, and those of a row after which they are."""
+    read = [args[position] for position in READ_AGAIN.get(name, ())]
+    if not read or name not in BY_ROWS:
+        return _size(read), 0
+    row = math.prod(args[1]) if name == "native_layer_norm" else read[0].shape[-1] if read[0].dim() else 1
+    if name != "native_layer_norm" and row <= SHORT_ROW:
+        return 0, 0
+    return _size(read), row * sum(x.element_size() for x in read)
+
+
+def _grouped(
+    name: str, left: torch.Tensor, right: torch.Tensor, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> Kernel:
+    """Returns the products of groups of rows with a matrix each, as of a mixture of experts."""
+    if left.dim() == right.dim() == 2:
+        # The rows of a group are what is summed over: gradients of the matrices.
+        groups, rows, columns = outputs[0].shape
+        flops = 2 * left.numel() * columns
+    elif left.dim() == 2:
+        groups, depth, columns = right.shape
+        rows, flops = -(-left.shape[0] // groups), 2 * left.numel() * columns
+    else:
+        groups, rows, depth = left.shape
+        columns, flops = -(-right.shape[-1] // groups), 2 * rows * depth * right.shape[-1]
+    return _product(name, flops, rows, columns, groups, inputs, outputs)
+
+
+def _recurrent(name: str, data: torch.Tensor, hidden_weight: torch.Tensor) -> list[Kernel]:
+    """Returns the products of one layer of an LSTM: of all steps with their inputs, and of each with the one before."""
+    steps, batch, width = data.shape
+    gates, hidden = hidden_weight.shape
+    element, rows = data.element_size(), steps * batch
+
+    def product(operator: str, rows: int, columns: int, depth: int) -> Kernel:
+        moved = element * (rows * depth + depth * columns + rows * columns)
+        return Kernel(operator, "product", moved, 2 * rows * columns * depth, rows, columns, 1, element)
+
+    gate_bytes = element * rows * gates
+    if "backward" not in name:
+        step = product(name, batch, gates, hidden)
+        return [product(name, rows, gates, width), *[step] * steps, Kernel(name, "memory", 2 * gate_bytes)]
+    step = product(name, batch, hidden, gates)
+    weights = [product(name, gates, depth, rows) for depth in (width, hidden)]
+    return [*[step] * steps, product(name, rows, width, gates), *weights, Kernel(name, "memory", 3 * gate_bytes)]
 
 
 def _pooled(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
@@ -158,15 +234,16 @@ def _convolution_product(
     flops = conv_flop_count(list(data.shape), list(weight.shape), list(output.shape), transposed=args[6])
     channels_in, channels_out = data.shape[1] // groups, output.shape[1] // groups
     area = math.prod(weight.shape[2:])
-    if channels_in == channels_out == 1:
+    if channels_in == 1 and groups > 1:
         # Depthwise convolutions have kernels without matrix products.
-        return Kernel(name, "window", moved, window_reads=output.numel() * area)
+        return Kernel(name, "depthwise", moved, flops, window_reads=output.numel() * area)
     if result == "weight":
         rows, columns = channels_out, channels_in * area
     else:
         made = output if result == "output" else data
         rows, columns = made.numel() // made.shape[1], channels_out if result == "output" else channels_in
     read = {"output": [data], "data": [output], "weight": [data, output]}[result]
+    converted = 0 if data.dim() == 4 and is_channels_last(data, weight) else 1
     return Kernel(
         name,
         "convolution",
@@ -176,9 +253,16 @@ def _convolution_product(
         columns,
         groups,
         data.element_size(),
-        layout_bytes=_size(read),
-        weight_bytes=_size([weight]),
+        layout_bytes=converted * _size(read),
+        weight_bytes=converted * _size([weight]),
         pointwise=area == 1,
+    )
+
+
+def is_channels_last(*tensors: torch.Tensor) -> bool:
+    """Returns whether any tensor has its channels last in memory, to which convolutions then keep all others."""
+    return any(
+        x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous() for x in tensors if x.dim() == 4
     )
 
 

@@ -13,6 +13,7 @@ from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.layer_assignment import LayerAssignment, deferred
 from deeppool.planning.plan import LimitScope, Plan
+from deeppool.profiling.iteration_check import gain_warning
 from deeppool.profiling.table import Profile
 
 
@@ -53,6 +54,8 @@ def assemble_plan(
     if amplification_limit is not None and limit_scope == "layer":
         most = amplification_limit * (1 + TOLERANCE)
         over_limit = tuple(layer.name for layer in layers if layer.amplification > most)
+    data_parallel = data_parallel_time(costs)
+    doubt = gain_warning(data_parallel / iteration_time - 1, profile.error)
     return Plan(
         model=graph.model,
         input_shape=graph.input_shape,
@@ -75,7 +78,7 @@ def assemble_plan(
         limit_scope=limit_scope,
         layers=layers,
         iteration_time=iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
+        data_parallel_iteration_time=data_parallel,
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
@@ -87,7 +90,8 @@ def assemble_plan(
         sync_computing=costs.network.sync_computing,
         optimizer=memory.optimizer,
         memory=memory.use([layer.gpus for layer in layers], cluster.gpus) if memory.known else (),
-        caveats=profile.caveats(extrapolated),
+        caveats=(*profile.caveats(extrapolated), *([doubt] if doubt else [])),
+        error=profile.error,
         origin=profile.origin,
     )
 

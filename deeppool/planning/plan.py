@@ -107,6 +107,8 @@ class Plan:
     """Granularity of the layers: a run captures the model in the same way."""
     caveats: tuple[str, ...] = ()
     """Uncertainties of the layer times in use, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
+    error: float | None = None
+    """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
     """The CapturedModel behind the profile, in the process that made it; never saved."""
 
@@ -245,5 +247,6 @@ class Plan:
                 "are over the limit"
             )
         if self.provenance == "estimated":
-            text += f"; layer times estimated for {self.device_name}"
+            known = "" if self.error is None else f", ± {100 * self.error:.0f} %"
+            text += f"; layer times estimated for {self.device_name}{known}"
         return "; caution: ".join([text, *self.caveats])

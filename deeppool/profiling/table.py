@@ -79,6 +79,8 @@ class Profile:
     :attr:`update_seconds_per_byte`."""
     checks: tuple[IterationCheck, ...] = ()
     """Sum of the layers against the whole iteration, per batch size; empty where not measured."""
+    error: float | None = None
+    """Median error of estimated iteration times, where it was checked; None: measured, or unknown."""
     extrapolation_error: float | None = field(init=False, default=None, compare=False)
     """Error of the linear extrapolation, checked on the largest size: predicted from the two sizes below, the absolute
     errors of the layers relative to their sum. None: fewer than three sizes."""
@@ -196,8 +198,9 @@ class Profile:
 
     def __str__(self) -> str:
         smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
+        known = "" if self.error is None else f", ± {100 * self.error:.0f} %,"
         return (
-            f"{self.graph}; {self.provenance} on {self.device_name} ({self.device}, {self.precision}, "
+            f"{self.graph}; {self.provenance}{known} on {self.device_name} ({self.device}, {self.precision}, "
             f"{f'{graphs_name(self.device)}, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
             f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): "
             f"{format_seconds(self.iteration_time(smallest))} at batch {smallest}, "

@@ -29,6 +29,7 @@ KINDS = {
     "fidelity": ("deeppool.simulation.plan.fidelity", "Fidelity"),
     "fixed-samples": ("deeppool.planning.studies.steps_to_accuracy", "FixedSamples"),
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
+    "gpu": ("deeppool.device.datasheet", "GpuSheet"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),
     "measured-transfers": ("deeppool.records.measured_transfers", "MeasuredTransfers"),
     "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),

@@ -78,7 +78,7 @@ def test_gradients_are_accumulated_in_the_files():
     (first,) = (
         x for x in samples()["VGG-16"] if "'in_features': 25088" in x.layer and x.batch == 1 and x.part == "backward"
     )
-    passes = first.seconds * A100.bandwidth * FITTED.memory / (4 * 25088 * 4096)
+    passes = first.seconds * A100.bandwidth * A100.reach.bandwidth / (4 * 25088 * 4096)
     assert passes == pytest.approx(5, abs=0.2)
 
 

@@ -15,6 +15,11 @@ SLOWEST = min(sheet.bandwidth for sheet in GPUS.values())
         ("cuda", find_gpu("a100-80").title, find_gpu("a100-80").bandwidth),
         ("cuda", "NVIDIA H200", find_gpu("h200").bandwidth),
         ("cuda", "NVIDIA H100 80GB HBM3", find_gpu("h100").bandwidth),
+        ("cuda", "NVIDIA H100 PCIe", find_gpu("h100-pcie").bandwidth),
+        ("cuda", "NVIDIA A100-SXM4-40GB", find_gpu("a100-40").bandwidth),
+        ("cuda", "NVIDIA GeForce RTX 3090", find_gpu("rtx3090").bandwidth),
+        ("cuda", "Tesla V100-SXM2-32GB", find_gpu("v100").bandwidth),
+        ("cuda", "NVIDIA L40S", find_gpu("l40s").bandwidth),
         ("cuda", "Tesla T4", SLOWEST),
     ],
 )

@@ -74,6 +74,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "points.0.gpu_counts": (1, 1, 1, 1, 2),
         "points.0.memory": 509720,
     },
+    "gpu": {"title": "NVIDIA L4", "multiprocessors": 60, "cache": 48e6, "reach.bandwidth": 0.78},
     "interference": {"intensities": (1.0,), "arrangements.2.name": "lowest", "arrangements.2.background": ((0.4,),)},
     "measured-transfers": {
         "compute.0": 0.00031574100012221606,

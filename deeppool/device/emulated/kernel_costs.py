@@ -79,7 +79,7 @@ class KernelCosts:
     @property
     def bandwidth(self) -> float:
         """Bytes per second that kernels reach together."""
-        return self._sheet.bandwidth * FITTED.memory
+        return self._sheet.bandwidth * self._sheet.reach.bandwidth
 
     def _work(self, seconds: float, blocks: int, size: int) -> KernelWork:
         if seconds <= 0:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
-from deeppool.device.datasheet import GpuSheet, find_gpu
+from deeppool.device.datasheet import GpuSheet, gpu_sheet
 from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.device.roofline import ACCURACY, FITTED, Columns
@@ -31,7 +31,7 @@ def estimate(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: Shapes | None = None,
     *,
-    gpu: str,
+    gpu: str | Path | GpuSheet,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     precision: Precision = "tf32",
     output: str | Path | None = None,
@@ -46,7 +46,8 @@ def estimate(
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
         input_shape: shape of one sample, for a model that is not captured yet.
-        gpu: ``a100-40``, ``a100-80``, ``h100`` or ``h200``.
+        gpu: a name (``deeppool estimate --gpu list``), a :class:`~deeppool.device.datasheet.GpuSheet`, or a file of
+            one.
         batch_sizes: per-GPU batch sizes to estimate; a plan interpolates between them.
         precision: ``tf32`` rounds the inputs of convolutions and matrix products to TF32, ``fp32`` does not (as
             in :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast.
@@ -59,7 +60,7 @@ def estimate(
     Raises:
         InvalidValueError: unknown GPU, or batch sizes that are not positive.
     """
-    sheet = find_gpu(gpu)
+    sheet = gpu_sheet(gpu)
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
@@ -83,6 +84,7 @@ def estimate(
         threads=1,
         provenance="estimated",
         method=_method(sheet, precision),
+        error=ACCURACY[precision].median,
         date=datetime.date.today().isoformat(),
         versions=package_versions("deeppool", "torch"),
         origin=captured,
@@ -120,8 +122,9 @@ def _measurements(
 
 def _method(sheet: GpuSheet, precision: Precision) -> str:
     """Describes how the times were estimated, and their known error."""
-    known = ACCURACY if sheet.name == "a100-40" and precision == "tf32" else f"error unknown here; {ACCURACY}"
+    known = ACCURACY[precision]
+    unseen = "" if sheet.name in known.gpus else f"; {sheet.title} was not among these GPUs"
     return (
         f"estimated, nothing was run: launch + bytes + waves of tiles of each kernel, by the data sheet of "
-        f"{sheet.title} (products in {precision}); coefficients fitted to DeepPool's A100 layer times; {known}"
+        f"{sheet.title} (products in {precision}); iteration times {known}{unseen}"
     )

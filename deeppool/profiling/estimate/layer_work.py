@@ -17,12 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deeppool.device.kernels import Kernel, kernels_of
+from deeppool.device.kernels import Kernel, is_channels_last, kernels_of
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.fake_tensors import FakeTensorRun
 from deeppool.job import Progress
 
-NO_KERNEL = ("aten::empty", "aten::_unsafe_view")
+NO_KERNEL = ("aten::empty", "aten::_unsafe_view", "prim::")
 """Operators other than views that launch no kernel."""
 
 
@@ -51,6 +51,8 @@ def model_work(captured: CapturedModel, batch: int, *, autocast: bool = False) -
             for node in captured.program.graph.nodes
             if node.op == "placeholder"
         ]
+        if is_channels_last(*captured.source.parameters()):
+            data = [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in data]
     recorded = _record(lambda: [run.run(*data)], run.attributes.values, mode, _Recorder(run.layer), autocast=autocast)
     parts: list[list[list[Kernel]]] = [[[] for _ in captured.nodes] for _ in recorded]
     for kernels, found in zip(recorded, parts, strict=True):
@@ -201,11 +203,11 @@ class _Recorder(TorchDispatchMode):
             result = (torch.empty_like(args[0]), *(torch.empty(args[0].shape[1]) for _ in range(2)))
         else:
             result = func(*args, **(kwargs or {}))
-        if name.startswith("aten::") and not func.is_view and not name.startswith(NO_KERNEL):
+        if not func.is_view and not name.startswith(NO_KERNEL):
             outputs = _tensors(result)
             if outputs:
                 layer = self._layer()
-                found = kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
+                found = kernels_of(name.partition("::")[2], args, _tensors((args, kwargs)), outputs)
                 self._kernels += [(layer, kernel) for kernel in found]
         return result
 

@@ -72,7 +72,8 @@ def test_groups_share_the_flops_and_a_depthwise_convolution_multiplies_no_matric
     assert grouped.forward[0].count == 4
     assert grouped.forward[0].flops * 4 == whole.forward[0].flops
     depthwise = work_of(lambda: nn.Conv2d(8, 8, 3, groups=8, bias=False), BATCH, 8, 9, 9).forward[0]
-    assert (depthwise.kind, depthwise.flops, depthwise.window_reads) == ("window", 0, 9 * BATCH * 8 * 7 * 7)
+    reads = 9 * BATCH * 8 * 7 * 7
+    assert (depthwise.kind, depthwise.flops, depthwise.window_reads) == ("depthwise", 2 * reads, reads)
 
 
 def test_a_transposed_convolution_has_the_flops_of_the_convolution_it_transposes():
@@ -125,8 +126,64 @@ def test_a_batch_normalisation_passes_three_times_over_its_data_forward_and_five
     data, channel = FLOAT * BATCH * 8 * 32 * 32, FLOAT * 8
     (forward,) = [k for k in work.forward if "batch_norm" in k.operator]
     (backward,) = [k for k in work.backward if "batch_norm" in k.operator]
-    assert 3 * data < forward.bytes <= 3 * data + 6 * channel
-    assert 5 * data < backward.bytes <= 5 * data + 7 * channel
+    assert 3 * data < forward.bytes + forward.again_bytes <= 3 * data + 6 * channel
+    assert 5 * data < backward.bytes + backward.again_bytes <= 5 * data + 7 * channel
+    assert forward.row_bytes == backward.row_bytes == 0
+
+
+def test_layer_normalisation_and_long_softmaxes_read_each_row_twice():
+    normed = work_of(lambda: nn.LayerNorm(2000), BATCH, 50, 2000)
+    rows = FLOAT * BATCH * 50 * 2000
+    (forward,) = [k for k in normed.forward if k.operator == "native_layer_norm"]
+    assert (forward.again_bytes, forward.row_bytes) == (rows, FLOAT * 2000)
+    (backward,) = [k for k in normed.backward if k.operator == "native_layer_norm_backward"]
+    assert backward.again_bytes == 2 * rows
+    for size, again in ((1024, 0), (2000, 1)):
+        (found,) = work_of(lambda: nn.Softmax(-1), BATCH, 50, size).forward
+        assert found.again_bytes == again * FLOAT * BATCH * 50 * size
+
+
+def test_a_model_with_channels_last_converts_no_layouts():
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 1), nn.Flatten(), nn.Linear(196, 2))
+    converted = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        works = model_work(capture(model.to(memory_format=layout), (8, 9, 9)), BATCH)
+        found = [k for work in works for k in (*work.forward, *work.backward) if k.kind == "convolution"]
+        assert len(found) == 5
+        converted.append([k.layout_bytes + k.weight_bytes > 0 for k in found])
+    assert converted == [[True] * 5, [False] * 5]
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_an_lstm_multiplies_as_often_as_its_steps_and_gates_require(directions):
+    steps, width, hidden = 7, 12, 20
+
+    def build():
+        return nn.LSTM(width, hidden, batch_first=True, bidirectional=directions == 2)
+
+    mode = FakeTensorMode()
+    with mode:
+        module, data = build(), torch.empty(BATCH, steps, width, requires_grad=True)
+    work = trace(lambda: [module(data)[0]], lambda: [data, *module.parameters()], mode=mode)
+    # Four gates, each a product with the input and with the last state; the backward has two products for each.
+    flops = 2 * BATCH * steps * 4 * hidden * (width + hidden) * directions
+    assert sum(k.flops for k in work.forward) == flops
+    assert sum(k.flops for k in work.backward) == 2 * flops
+
+
+def test_experts_multiply_the_rows_that_they_are_given_forward_and_twice_backward():
+    tokens, width, hidden, experts = 24, 8, 16, 4
+
+    def run(x):
+        weight = torch.empty(experts, width, hidden, requires_grad=True)
+        offsets = torch.empty(experts, dtype=torch.int32)
+        return nn.functional.grouped_mm(x.bfloat16(), weight.bfloat16(), offs=offsets)
+
+    work = work_of(nn.Identity, tokens, width, forward=run)
+    found = [k for k in (*work.forward, *work.backward) if "grouped" in k.operator]
+    assert [k.flops for k in found] == [2 * tokens * width * hidden] * len(found)
+    assert {k.kind for k in found} == {"product"}
+    assert found[0].count == experts
 
 
 def test_an_activation_reads_and_writes_forward_and_reads_twice_and_writes_backward():
