@@ -29,7 +29,7 @@ class RunPanel(Panel):
         self.run = run
         self.bar = ipywidgets.FloatProgress(max=1.0)
         self.status = ipywidgets.Label()
-        self.stop = ipywidgets.Button(description="Cancel", layout=ipywidgets.Layout(width="6em"))
+        self.stop = ipywidgets.Button(description="Stop", layout=ipywidgets.Layout(width="6em"))
         self.devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
         self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.status])
         super().__init__([self._row])

@@ -38,7 +38,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         self.run: RunHandle[Result] | None = None
         """The most recent run; it may have ended."""
         self.start = ipywidgets.Button(description=name, button_style="primary")
-        self.cancel = ipywidgets.Button(description="Cancel", disabled=True)
+        self.cancel = ipywidgets.Button(description="Stop", disabled=True)
         self.bar = ipywidgets.FloatProgress(max=1.0, layout={"width": "12em"})
         self.status = ipywidgets.Label()
         self.after_cancel = ""

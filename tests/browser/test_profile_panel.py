@@ -50,7 +50,7 @@ def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started
     live = notebook.page.locator(".dp-profile-panel").nth(1)
     assert "No times yet" in live.inner_text()
     notebook.press(notebook.button(live, "Measure"), "Enter")
-    cancel = notebook.button(live, "Cancel")
+    cancel = notebook.button(live, "Stop")
     notebook.until(cancel.is_enabled)
     notebook.until(lambda: notebook.value("live.row.run.progress") > 0)
     notebook.press(cancel, "Enter")

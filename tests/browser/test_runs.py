@@ -27,7 +27,7 @@ def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancel
     said = panel.inner_text()
     notebook.until(lambda: panel.inner_text() != said)
     assert len(notebook.figure(panel).trace("available")["y"]) >= drawn
-    cancel = notebook.button(panel, "Cancel")
+    cancel = notebook.button(panel, "Stop")
     notebook.press(cancel, "Enter")
     notebook.until(cancel.is_disabled)
     assert "cancelled after" in panel.inner_text()
