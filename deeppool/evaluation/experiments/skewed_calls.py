@@ -1,5 +1,6 @@
 """Measures how long ranks wait in an all-reduce when they arrive one after the other (eager-SGD's figures 8 and 9)."""
 
+import secrets
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,10 +102,11 @@ def skewed_calls(
         memory = memory if memory.is_dir() else folder
         create(memory / "meeting", FiringRule(ranks, "full"), 1, "float64", "latest")
         create(memory / "measured", FiringRule(ranks, mode, staleness_limit=None), elements, "float32", "latest")
+        secret = secrets.token_hex(32)
         for rank in range(ranks):
             group.start("deeppool.evaluation.experiments.skewed_rank").send(
                 "setup", folder=str(memory), rank=rank, ranks=ranks, transport=transport, mode=mode,
-                elements=elements, iterations=iterations, skew=skew,
+                secret=secret, elements=elements, iterations=iterations, skew=skew,
             )  # fmt: skip
         answers = group.collect("done", TIMEOUT, "while it measured")
     latencies, accepted = (np.array([answer[key] for answer in answers]).T for key in ("latencies", "accepted"))

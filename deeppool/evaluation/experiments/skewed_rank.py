@@ -20,15 +20,14 @@ from deeppool.execution.transports.tcp_peers import Peers
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 
-SECRET = b"of one micro-benchmark"
 LEAD = 0.02
 """Seconds between the meeting of all ranks and the first call."""
 ENGINES: dict[str, TcpEngine] = {"tcp-native": "native", "tcp-python": "python"}
 
 
-def connect(folder: Path, rank: int, meeting: SharedMemoryRounds) -> dict[int, socket.socket]:
+def connect(folder: Path, rank: int, secret: bytes, meeting: SharedMemoryRounds) -> dict[int, socket.socket]:
     """Connects to all ranks; ports are exchanged through the ranks' meeting."""
-    peers = Peers(rank, "127.0.0.1", SECRET)
+    peers = Peers(rank, "127.0.0.1", secret)
     (folder / f"port-{rank}").write_text(str(peers.address[1]), encoding="ascii")
     meeting.all_reduce(np.zeros(1))
     ports = [int((folder / f"port-{other}").read_text(encoding="ascii")) for other in range(meeting.rule.ranks)]
@@ -42,7 +41,8 @@ def measure(setup: Message) -> dict[str, Any]:
     rule, elements = FiringRule(ranks, setup["mode"], staleness_limit=None), setup["elements"]
     rounds: PartialRounds
     if transport in ENGINES:
-        rounds = tcp_rounds(rank, connect(folder, rank, meeting), rule, elements, engine=ENGINES[transport])
+        peers = connect(folder, rank, bytes.fromhex(setup["secret"]), meeting)
+        rounds = tcp_rounds(rank, peers, rule, elements, engine=ENGINES[transport])
     else:
         rounds = SharedMemoryRounds(folder / "measured", rank, rule, elements)
     gradient = np.ones(elements, np.float32)
