@@ -71,8 +71,8 @@ def check_common_clock(device: str) -> None:
     """
     if emulated_sheet(device) is not None:
         raise InvalidValueError(
-            f"a plan for device {device} cannot run: each process would have a virtual clock of its own (profile with "
-            "--device emulated to run the plan, or simulate it: deeppool simulate)"
+            f"ranks on device {device} cannot be timed together: each process has a virtual clock of its own (use "
+            "device emulated, or simulate a plan: deeppool simulate)"
         )
 
 

@@ -6,6 +6,7 @@ bytes, or by the library's own all-reduce.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -111,6 +112,25 @@ def make_buckets(
         if rank in ranks
         for bucket in _buckets(parameters, part, ranks, fused=fused)
     ]
+
+
+def buckets_of_parts(
+    buckets: Sequence[Bucket], shared: Sequence[Mapping[tuple[int, ...], Sequence[torch.nn.Parameter]]]
+) -> list[Bucket]:
+    """Returns buckets of stages as buckets of their parts, in the order in which backward completes them.
+
+    Args:
+        buckets: buckets of stages.
+        shared: as for :func:`make_buckets`, of the parts into which the stages are divided.
+    """
+    part_of = {
+        parameter: part
+        for part, groups in enumerate(shared)
+        for parameters in groups.values()
+        for parameter in parameters
+    }
+    found = [replace(bucket, part=min(part_of[each] for each in bucket.parameters)) for bucket in buckets]
+    return sorted(found, key=lambda bucket: -bucket.part)
 
 
 def _buckets(

@@ -26,7 +26,7 @@ from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.load_imbalance import load_delay
 from deeppool.execution.ranks import PLAN
-from deeppool.execution.stages import stages_of
+from deeppool.execution.stages import Division, stages_of
 from deeppool.execution.sync_method import load_method
 from deeppool.execution.trainer import RawSpan, Trainer
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
@@ -126,12 +126,19 @@ class Rank:
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
                 choose_schedule=choose if method is None else method.choose_schedule(network),
-                divide_stages=method is not None and method.divides_stages,
+                divide_stages=self._division(plan),
                 replay_graphs=method is None or method.replays_graphs,
                 make_driver=None if method is None else lambda trainer: method.driver(trainer, network),
             )
         trainer.step.before_compute = self._delay
         return trainer
+
+    def _division(self, plan: Plan) -> Division | None:
+        """Returns how the stages are divided into parts."""
+        if self._gradient_sync is not None:
+            return "layers" if self._gradient_sync.divides_stages else None
+        # A graph has no moments at which single gradients are ready. An emulated rank waits as its plan says.
+        return "buckets" if plan.overlap_sync and self.device.asynchronous and not self.setup["emulated"] else None
 
     def _make_foreground_control(self) -> ForegroundControl | None:
         """Returns None where no background shares this rank's device."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from deeppool.collectives.buckets import group_into_buckets
 from deeppool.collectives.layout import Layout
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.planning.evaluate.schedule import order_of, stages_in_order
@@ -27,23 +29,49 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
     )
 
 
-def divided(captured: CapturedModel, stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
-    """Divides stages before each of their layers that has parameters, except the first.
+Division = Literal["layers", "buckets"]
+"""Division of a stage into parts: before each layer with parameters, or where a bucket of gradients is complete."""
+
+
+def divided(
+    captured: CapturedModel, stages: Sequence[Stage], by: Division
+) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """Divides stages into parts that are computed one after another.
 
     Returns:
-        The divisions in order, and the position of the stage of each.
+        The parts in order, and the position of the stage of each.
     """
     layers, parts, stage_of = captured.graph.layers, list[Stage](), list[int]()
     for position, stage in enumerate(stages):
+        starts = _with_parameters(captured, stage) if by == "layers" else _bucket_ends(captured, stage)
         runs: list[list[int]] = []
         for layer in stage.layers:
-            if runs and (not layers[layer].parameters or not any(layers[each].parameters for each in runs[-1])):
+            if runs and layer not in starts:
                 runs[-1].append(layer)
             else:
                 runs.append([layer])
         parts += [Stage(_joined(layers[run[0]].name, layers[run[-1]].name), tuple(run), stage.layout) for run in runs]
         stage_of += [position] * len(runs)
     return tuple(parts), tuple(stage_of)
+
+
+def _with_parameters(captured: CapturedModel, stage: Stage) -> set[int]:
+    """Returns the layers of a stage that have parameters, except the first."""
+    return set([layer for layer in stage.layers if captured.graph.layers[layer].parameters][1:])
+
+
+def _bucket_ends(captured: CapturedModel, stage: Stage) -> set[int]:
+    """Returns the layers of a stage of several ranks whose backward completes a bucket of gradients."""
+    if len(stage.layout.gpus) < 2:
+        return set()
+    parameters = dict(captured.program.named_parameters())
+    layer_of: dict[str, int] = {}
+    for layer in stage.layers:
+        for name in captured.graph.layers[layer].parameters:
+            layer_of.setdefault(name, layer)
+    backward = list(reversed(layer_of))
+    buckets = group_into_buckets([parameters[name].nbytes for name in backward])
+    return {layer_of[backward[bucket[-1]]] for bucket in buckets}
 
 
 def _name(plan: Plan, run: tuple[int, ...]) -> str:

@@ -28,9 +28,9 @@ from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.communicator import Communicator
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
-from deeppool.execution.gradient_sync import GradientSync, ScheduleChoice, make_buckets
+from deeppool.execution.gradient_sync import GradientSync, ScheduleChoice, buckets_of_parts, make_buckets
 from deeppool.execution.span_clock import SpanClock
-from deeppool.execution.stages import Stage, divided
+from deeppool.execution.stages import Division, Stage, divided
 from deeppool.execution.sync_driver import SyncDriver
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
@@ -72,7 +72,7 @@ class Trainer:
         overlap_sync: bool = False,
         fuse_gradients: bool = False,
         choose_schedule: ScheduleChoice | None = None,
-        divide_stages: bool = False,
+        divide_stages: Division | None = None,
         replay_graphs: bool = True,
         make_driver: Callable[["Trainer"], SyncDriver] | None = None,
     ) -> None:
@@ -87,7 +87,8 @@ class Trainer:
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
             fuse_gradients: whether all gradients of a stage and its ranks are summed together, whatever their size.
             choose_schedule: chooses the schedule of each all-reduce; None: the library's own.
-            divide_stages: whether each layer with parameters is a part of the step, announced by itself, or each stage.
+            divide_stages: how stages are divided into parts of the step, each of which announces its gradients when
+                its backward has ended: by ``buckets`` graphs of a device overlap all-reduces, too. None: not at all.
             replay_graphs: whether parts become graphs of a device that has them.
             make_driver: makes the driver of the iterations; None: gradients are summed in the iteration that made them.
         """
@@ -95,8 +96,8 @@ class Trainer:
         self.parts: Sequence[Stage] = stages
         """What runs at once: the stages, or their divisions."""
         self._stage_of: Sequence[int] = range(len(stages))
-        if divide_stages:
-            self.parts, self._stage_of = divided(captured, stages)
+        if divide_stages is not None:
+            self.parts, self._stage_of = divided(captured, stages, divide_stages)
         self.communicator = communicator
         self.rank = rank = communicator.rank
         self.ranks = communicator.ranks
@@ -124,6 +125,11 @@ class Trainer:
         self._sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
         self.shared = _shared(captured, self.parts, self._owners)
         """Per part, by the ranks that sum them, the parameters whose gradients its backward completes."""
+        buckets = make_buckets(self.shared, rank, fused=fuse_gradients)
+        if divide_stages == "buckets":
+            # Those that the planner prices: a small gradient may share one with gradients of other parts.
+            whole = make_buckets(_shared(captured, stages, self._owners), rank, fused=fuse_gradients)
+            buckets = buckets_of_parts(whole, self.shared)
         self._counted = [parameters[name] for name, ranks in self._owners.items() if ranks[0] == rank]
         routes, exchange = Routes(self.parts, segments), Exchange(communicator, place)
         self.step = TrainingStep(
@@ -135,9 +141,9 @@ class Trainer:
             training,
             device,
             precision,
-            buckets=make_buckets(self.shared, rank, fused=fuse_gradients),
+            buckets=buckets,
             counted=self._counted,
-            announces_early=overlap_sync and not divide_stages,
+            announces_early=overlap_sync and divide_stages is None,
             flow=lambda: Flow(routes, exchange, self.step.types, self.span),
             gradient_sum=self._sync,
             monitor=self,

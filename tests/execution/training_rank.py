@@ -16,11 +16,11 @@ from deeppool.collectives import buckets
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.device.find import find_device
-from deeppool.device.protocol import Precision
+from deeppool.device.protocol import Device, Precision
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.eager_driver import EagerDriver
 from deeppool.execution.eager_sgd import EagerSGD
-from deeppool.execution.stages import Stage
+from deeppool.execution.stages import Division, Stage
 from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.transfer_scheduler import TransferDriver, TransferScheduler
@@ -127,6 +127,13 @@ def stages(rule: Rule, layers: int, ranks: int) -> list[Stage]:
     return [Stage(str(index), (index,), Layout(gpus, rule.batch)) for index, gpus in enumerate(sets)]
 
 
+def division(rule: Rule, device: Device) -> Division | None:
+    """As a rank of a run chooses it."""
+    if rule.transfers:
+        return "layers"
+    return "buckets" if rule.overlap_sync and device.asynchronous else None
+
+
 def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: str = "cpu") -> None:
     """Trains under each rule; saves the parameters and buffers of this rank, its losses and the loss's scale."""
     torch.set_num_threads(1)
@@ -145,7 +152,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
             training(rule),
             rule.precision,
             overlap_sync=rule.overlap_sync,
-            divide_stages=rule.transfers,
+            divide_stages=division(rule, device),
             make_driver=driver_of(rule),
         )
         losses = []

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from deeppool.device.environment import package_versions
+from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.comparison_record import (
@@ -55,7 +56,7 @@ def compare_orders(
         jobs: jobs without gradient accumulation.
         global_batch: samples of an update over all ranks: of every job, or of each.
         ranks: processes that every job trains on.
-        device: ``cpu`` or ``cuda``; ``shifted`` runs on CPUs only.
+        device: ``cpu``, ``cuda`` or ``emulated``; ``shifted`` runs on CPUs only.
         all_reduce: what sums gradients, as for :class:`deeppool.CrossoverScheduler`; data parallelism uses the library.
         orders: some of ``crossover``, ``one after the other``, ``data parallel`` and ``shifted``; the first two belong
             to every comparison.
@@ -105,6 +106,7 @@ def compare_orders(
 
 
 def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], repetitions: int, rounds: int, device: str) -> None:
+    check_common_clock(device)
     for name, value, least in (("repetitions", repetitions, 1), ("rounds", rounds, 2)):
         if value < least:
             raise InvalidValueError(f"{name} must be at least {least}, got {value}")

@@ -26,7 +26,7 @@ def measure_jobs(
         jobs: jobs; their own objects are not trained.
         global_batch: samples of an update over all ranks: of every job, or of each.
         ranks: processes that every job trains on.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu``, ``cuda`` or ``emulated``.
         precision: precision of products and convolutions.
         all_reduce: what sums gradients, as for :class:`deeppool.CrossoverScheduler`.
         steps: updates of each job; the first two warm up.

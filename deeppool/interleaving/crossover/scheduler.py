@@ -12,6 +12,7 @@ from typing import Any
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
+from deeppool.device.kinds import check_common_clock
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -94,7 +95,7 @@ class CrossoverScheduler:
             jobs: jobs, in the order of their turns.
             global_batch: samples of an update over all ranks: of every job, or of each.
             ranks: processes that every job trains on, each with a GPU or a core.
-            device: ``cpu`` or ``cuda``.
+            device: ``cpu``, ``cuda`` or ``emulated``.
             precision: precision of products and convolutions.
             all_reduce: what sums gradients: ``library`` (gloo or NCCL), ``parameter-server``,
                 ``sharded-parameter-server``, ``ring``, ``halving-doubling`` or ``recursive-doubling``.
@@ -113,6 +114,7 @@ class CrossoverScheduler:
         self._first = named_jobs(jobs, global_batch, ranks, all_reduce)
         self.ranks, self.all_reduce = ranks, all_reduce
         self.device = find_device(device).kind
+        check_common_clock(self.device)
         self._precision, self._launcher = precision, launcher
         self._checkpoints = None if checkpoints is None else Path(checkpoints)
         self._every, self._keep = checkpoint_every, keep

@@ -65,7 +65,8 @@ def profile(
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
         input_shape: shape of one sample, for a model that is not captured yet.
-        device: ``auto``, ``cpu``, ``cuda`` or ``emulated``.
+        device: ``auto``, ``cpu``, ``cuda``, ``emulated``, or ``emulated:h200`` and so for other GPUs with a data sheet,
+            whose kernels compute no values here.
         batch_sizes: per-GPU batch sizes to measure; a plan interpolates between them.
         precision: ``bf16`` and ``fp16`` run under autocast; ``tf32`` shortens the mantissa of products and
             convolutions in 32 bits, on CUDA.
@@ -113,6 +114,7 @@ def profile(
         nullcontext() if place.asynchronous else memory_kept(),
         _threads(threads),
         place.arithmetic(precision),
+        place.times_only(),
         nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as concurrent_ranks,
     ):
         bench = Bench(captured, place, precision, graphs, concurrent_ranks)
