@@ -8,5 +8,6 @@ skewed_rank         the process of one of these ranks
 stream_ladder       two jobs in two streams of a device, a mechanism more at a time (figure 11)
 stream_priorities   a short kernel behind a long queue, at either priority
 scenarios           cluster throughput in three scenarios (figure 9)
+tick_tock           one wave, two waves and one of twice the batch on an emulated GPU (wavelet)
 transfer_study      16 networks by every method of sending gradients (caramel)
 """

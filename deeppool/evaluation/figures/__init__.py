@@ -9,6 +9,8 @@ figures.ladder(runs)              what each sharing mechanism adds (figure 11)
 figures.stream_ladder(results)    the same in two streams of one device
 figures.stream_priorities(found)  a short kernel behind a long queue, by the priority of its stream
 figures.search_times(times)       how long searches for a plan take (table 3)
+figures.tick_tock(runs, …)        throughput by memory, in one wave and in two (wavelet)
+figures.wave_efficiency(curves)   speed-up of N waves of model parallelism, divided by N (wavelet)
 figures.transfer_gains(compared)  iterations by other methods of sending gradients, over Caramel's (caramel)
 """
 
@@ -20,6 +22,7 @@ from deeppool.evaluation.figures.search_times import search_times
 from deeppool.evaluation.figures.stream_priorities import stream_priorities
 from deeppool.evaluation.figures.transfer_gains import transfer_gains
 from deeppool.evaluation.figures.utilisation import utilisation
+from deeppool.evaluation.figures.waves import tick_tock, wave_efficiency
 from deeppool.evaluation.figures.workloads import workloads
 
 __all__ = [
@@ -30,7 +33,9 @@ __all__ = [
     "search_times",
     "stream_ladder",
     "stream_priorities",
+    "tick_tock",
     "transfer_gains",
     "utilisation",
+    "wave_efficiency",
     "workloads",
 ]

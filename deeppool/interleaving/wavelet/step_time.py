@@ -62,6 +62,26 @@ def efficiency(costs: Sequence[PartitionCosts]) -> float:
     return vanilla_step_time(costs) / waves_step_time(costs)
 
 
+def equal_partitions(count: int, ratio: float) -> list[PartitionCosts]:
+    """Returns partitions alike, of a model that computes a batch in one second.
+
+    A backward takes twice a forward, a tenth of the transfers are activations, and a sum of gradients takes as long as
+    sending the weights twice, which a step does too.
+
+    Args:
+        count: number of partitions.
+        ratio: computing of a batch over all transfers of a step, one after the other.
+    """
+    if count < 2 or not ratio > 0:
+        raise InvalidValueError(f"waves need two or more partitions and a positive ratio, got {count} and {ratio:g}")
+    forward, transfers = 1 / 3 / count, 1 / ratio
+    moved, weights = 0.1 * transfers / 2 / (count - 1), 0.9 * transfers / 4 / count
+    return [
+        PartitionCosts(forward, 2 * forward, moved if number < count - 1 else 0.0, weights, 2 * weights)
+        for number in range(count)
+    ]
+
+
 def wave_memory(graph: LayerGraph, parts: Sequence[Sequence[int]], samples: int, waves: int) -> int:
     """Returns the bytes that the fullest rank needs.
 

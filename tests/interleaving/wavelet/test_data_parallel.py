@@ -15,13 +15,13 @@ import deeppool as dp
 from deeppool.collectives.layout import Layout
 from deeppool.device.emulated.device import new_device
 from deeppool.errors import InvalidValueError
+from deeppool.evaluation.experiments.tick_tock import TIMED, WARM_UP, train_waves
 from deeppool.execution.checkpoint import latest
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.losses import classification_loss
-from deeppool.graph.capture.placement import place_model
 from deeppool.interleaving.wavelet.driver import WaveDriver
 from deeppool.training.data import SampleOrder
 from deeppool.training.training_job import Training
@@ -147,47 +147,30 @@ def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_numbe
     assert torch.allclose(tick, start - 0.5 * sum(updates[0::2]), atol=1e-6)
 
 
-def on_gpu(batch: int, *, waves: bool, pools: int = 1) -> tuple[int, list[RawSpan]]:
+def on_gpu(batch: int, waves: int, *, pools: int = 1) -> tuple[int, list[RawSpan]]:
     """Trains on an emulated H200; returns the memory that it reserves, and spans."""
     device = new_device("h200")
     if pools == 2:
         device.streams_of_one_pool = lambda priority, count: tuple(device.stream(priority) for _ in range(count))
     layers = (module for width in (8, *[256] * 8) for module in (nn.Linear(width, 256), nn.Tanh()))
-    captured = place_model(capture(nn.Sequential(*layers), (8,)), device.torch_device())
-    stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout((0,), batch))
-    data = torch.zeros(batch, 8), torch.zeros(batch, dtype=torch.int64)
-    with device.times_only(), device.stream("high").current():
-        trainer = Trainer(
-            captured,
-            [stage],
-            SingleRank(),
-            Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)),
-            replay_graphs=False,
-            make_driver=WaveDriver if waves else None,
-        )
-        spans = []
-        for _ in range(5):
-            trainer.iterate([lambda shard: data])
-            spans.append(trainer.recorded)
-        trainer.drain()
-        timed = [span for recorded in spans for span in trainer.timed(recorded)]
-        reserved = device.reserved_memory()
-        trainer.close()
-    return reserved, timed
+    run, spans = train_waves(capture(nn.Sequential(*layers), (8,)), device, batch, waves=waves)
+    return run.memory, spans
 
 
 def test_a_wave_computes_in_memory_that_the_other_frees_while_it_does() -> None:
-    alone, _ = on_gpu(65_536, waves=False)
-    together, spans = on_gpu(65_536, waves=True)
-    apart, _ = on_gpu(65_536, waves=True, pools=2)
-    doubled, _ = on_gpu(2 * 65_536, waves=False)
+    alone, _ = on_gpu(65_536, 1)
+    together, spans = on_gpu(65_536, 2)
+    apart, _ = on_gpu(65_536, 2, pools=2)
+    doubled, _ = on_gpu(2 * 65_536, 1)
     assert together < 1.1 * alone
     assert min(apart, doubled) > 1.8 * alone
     forwards, backwards = ([span[3:] for span in spans if span[0] == kind] for kind in ("forward", "backward"))
-    assert len(forwards) == len(backwards) == 5
+    assert len(forwards) == len(backwards) == WARM_UP + TIMED
     for ordered in (forwards, backwards):
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ordered))
-    assert all(start < end for (start, _), (_, end) in zip(forwards[1:], backwards, strict=False))
+    # But for the first one after the pause before the measurement.
+    overlaps = [start < end for (start, _), (_, end) in zip(forwards[1:], backwards, strict=False)]
+    assert overlaps == [number != WARM_UP for number in range(1, WARM_UP + TIMED)]
 
 
 @pytest.mark.stress
