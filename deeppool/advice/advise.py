@@ -12,6 +12,7 @@ from deeppool.advice.techniques import (
     crossover,
     ordered_transfers,
     partial_collectives,
+    two_waves,
 )
 from deeppool.cluster.cluster import Cluster
 from deeppool.device.protocol import Precision
@@ -80,6 +81,7 @@ def advise(
             collocation(found, times, baseline, name),
             ordered_transfers(times, costs, baseline),
             crossover(times, costs, baseline),
+            two_waves(times, costs, baseline),
             partial_collectives(),
         ),
         profile_command=profile_command(model, name, times, device),

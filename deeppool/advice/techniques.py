@@ -101,6 +101,34 @@ def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
     return Finding("crossover", verdict, gain, evidence, step)
 
 
+def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
+    """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
+
+    They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them. At
+    best two waves take the time of one batch of twice the size, or of their all-reduces.
+    """
+    cluster, batch = costs.network.cluster, costs.global_batch
+    doubled = profile.iteration_time(-(-2 * batch // cluster.gpus)) + 2 * float(costs.update.sum())
+    transfer = costs.network.all_reduce_time(cluster.gpus, profile.graph.parameter_bytes)
+    gain = 2 * baseline.seconds / max(doubled, 2 * transfer)
+    evidence = f"twice the samples take {format_seconds(doubled)}: two waves are at best {gain:.2f} times as fast"
+    step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())"
+    verdict, memory = verdict_on(gain), memory_model(profile, batch)
+    if verdict == "no":
+        return Finding("two waves", verdict, gain, evidence, step)
+    if cluster.memory is None or not memory.known:
+        return Finding("two waves", "unknown", gain, f"{evidence}, if memory has no room for that many", step)
+    everywhere = [tuple(range(cluster.gpus))] * len(profile.graph.layers)
+    has = format_bytes(int(cluster.memory))
+    larger = memory_model(profile, 2 * batch).peak(everywhere)
+    waves = memory.peak(everywhere) + memory.state(profile.graph.parameter_bytes)
+    if larger <= cluster.memory:
+        return Finding("two waves", "no", gain, f"{evidence}, but so is one of twice the batch, which {has} hold", step)
+    if waves > cluster.memory:
+        return Finding("two waves", "no", gain, f"{evidence}, but they need {format_bytes(waves)} of {has}", step)
+    return Finding("two waves", "yes", gain, f"{evidence}, and {has} hold no batch of twice the size", step)
+
+
 def partial_collectives() -> Finding:
     """Says how to measure the load imbalance, without which nobody knows what partial all-reduces gain."""
     return Finding(

@@ -38,6 +38,7 @@ def test_a_model_that_scales_by_itself_stays_with_ddp() -> None:
         "collocation": "no",
         "ordered transfers": "no",
         "crossover": "no",
+        "two waves": "no",
         "partial all-reduces": "unknown",
     }
     assert str(found).endswith("keep DDP (6 ms on 4)")
@@ -70,6 +71,26 @@ def test_two_jobs_must_fit_into_memory() -> None:
     small = advise(graph, replace(FOUR, memory=40e6))["crossover"]
     assert small.verdict == "no"
     assert "but they need" in small.evidence
+
+
+def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the_batch() -> None:
+    # 6 ms, however many samples: as long on one GPU as on four, and two waves at best train two batches in it.
+    profile = chain((6e-3, 0, MIB))
+    layers = tuple(replace(layer, activation_bytes=10 * MIB) for layer in profile.graph.layers)
+    profile = replace(profile, graph=replace(profile.graph, layers=layers))
+    # On each of four GPUs 2 samples of 10 MiB, and a MiB of weights, gradients and momentum each; of two replicas 6.
+    two = {
+        memory: advise(profile, replace(FOUR, memory=memory * MIB))["two waves"] for memory in (25.9, 26.1, 42.9, 43.1)
+    }
+    assert {memory: finding.verdict for memory, finding in two.items()} == {
+        25.9: "no", 26.1: "yes", 42.9: "yes", 43.1: "no"
+    }  # fmt: skip
+    assert all(finding.gain == pytest.approx(2.0, rel=0.1) for finding in two.values())
+    assert "but they need" in two[25.9].evidence
+    assert "one of twice the batch" in two[43.1].evidence
+    assert advise(profile, replace(FOUR, memory=None))["two waves"].verdict == "unknown"
+    # Where twice the samples take twice as long, nothing is gained.
+    assert advise(chain((0, 6e-3, MIB)))["two waves"].verdict == "no"
 
 
 def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
@@ -118,5 +139,5 @@ def test_the_figure_has_a_bar_for_each_technique_that_takes_no_measurement() -> 
     found = dp.advise(chain((0, 1e-3, 0), (6e-3, 0, 0)), FOUR, 8)
     assert isinstance(found, Advice)
     bars = figures.of(found).data[0]
-    assert list(bars.y) == ["crossover", "ordered transfers", "collocation", "burst parallelism"]
+    assert list(bars.y) == ["two waves", "crossover", "ordered transfers", "collocation", "burst parallelism"]
     assert list(bars.x) == [finding.gain for finding in reversed(found.findings[:-1])]

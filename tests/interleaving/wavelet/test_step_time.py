@@ -4,12 +4,13 @@ import random
 
 import pytest
 
-from deeppool.errors import PlanError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.graph.capture.capture import capture
 from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.interleaving.wavelet.step_time import (
     PartitionCosts,
     efficiency,
+    equal_partitions,
     vanilla_step_time,
     wave_memory,
     waves_step_time,
@@ -67,6 +68,18 @@ def test_without_transfers_the_speed_up_is_the_number_of_waves() -> None:
     costs = [PartitionCosts(1.0, 2.0, 0.5, 0.25, 0.25)] * 2
     assert vanilla_step_time(costs) == 8.0
     assert waves_step_time(costs) == 0.25 + 1.5 + 1.0 + 2.5 + 2.0 + 0.25
+
+
+def test_equal_partitions_compute_for_a_second_and_transfer_by_the_ratio() -> None:
+    for count in (2, 4, 8):
+        costs = equal_partitions(count, 2.0)
+        assert sum(one.forward + one.backward for one in costs) == pytest.approx(1.0)
+        assert sum(2 * (one.moved + one.weights) + one.gradients for one in costs) == pytest.approx(0.5)
+        shares = [efficiency(equal_partitions(count, ratio)) for ratio in (0.5, 1.0, 2.0, 10.0, 1e6)]
+        assert shares == sorted(shares)
+        assert shares[-1] == pytest.approx(1.0)
+    with pytest.raises(InvalidValueError, match="got 1 and 2"):
+        equal_partitions(1, 2.0)
 
 
 def test_fewer_waves_need_less_memory_and_the_most_that_fit_are_found() -> None:
