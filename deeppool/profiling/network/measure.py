@@ -18,7 +18,7 @@ from deeppool.collectives.patterns import LIBRARY
 from deeppool.collectives.perform.process_group import init_process_group
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
-from deeppool.device.kinds import find_kind
+from deeppool.device.kinds import KINDS, find_kind
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.launcher import LocalLauncher
@@ -165,7 +165,7 @@ def measure_joined(
 
 
 def _device(backend: str) -> Device:
-    kinds = {"auto": "auto", "gloo": "cpu", "nccl": "cuda"}
+    kinds = {"auto": "auto"} | {kind.backend: kind.name for kind in KINDS.values() if not kind.emulated}
     if backend not in kinds:
         raise InvalidValueError(f"backend must be one of {', '.join(kinds)}, got '{backend}'")
     return find_device(kinds[backend])

@@ -335,6 +335,28 @@ def test_without_an_output_no_file_is_written(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+# -- emulated devices -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["emulated", "emulated:h200"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_an_emulated_device_the_model_keeps_its_weights(kind, precision):
+    captured = capture(Small(), (8,))
+    before = {name: value.clone() for name, value in captured.source.state_dict().items()}
+    found = profile(captured, device=kind, precision=precision, batch_sizes=SIZES)
+    assert (found.device, found.graphs) == (kind, True)
+    assert "emulat" in found.device_name
+    assert all(torch.equal(value, before[name]) for name, value in captured.source.state_dict().items())
+
+
+def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_every_time():
+    found, again = (profile(capture(Small(), (8,)), device="emulated:h200", batch_sizes=SIZES) for _ in range(2))
+    assert all(abs(check.deviation) < 1e-6 for check in found.checks)
+    for one, other in zip(found.measurements, again.measurements, strict=True):
+        assert one.forward == pytest.approx(other.forward)
+        assert one.backward == pytest.approx(other.backward)
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
