@@ -1,5 +1,6 @@
 """``dp.advise``: advice on a model and a cluster."""
 
+import shlex
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from deeppool.advice.techniques import (
     partial_collectives,
     two_waves,
 )
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import PRESETS, Cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.shapes import Shapes
@@ -65,8 +66,10 @@ def advise(
         input_shape=input_shape,
         on_progress=on_progress,
     )
-    name = model if isinstance(model, str) and Path(model).is_file() else f"{times.graph.model}.json"
+    is_file = isinstance(model, str) and Path(model).is_file()
+    name = shlex.quote(str(model)) if is_file else f"{times.graph.model}.json"
     place = cluster_for(times, gpus) if isinstance(cluster, int) else cluster
+    command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)
     found = frontier(times, fastest.cluster, global_batch)
@@ -77,8 +80,8 @@ def advise(
         frontier=found,
         data_parallel=data_parallel,
         findings=(
-            burst_parallelism(fastest, baseline, name),
-            collocation(found, times, baseline, name),
+            burst_parallelism(fastest, baseline, command),
+            collocation(found, times, baseline, name, command),
             ordered_transfers(times, costs, baseline),
             crossover(times, costs, baseline),
             two_waves(times, costs, baseline),
@@ -86,3 +89,10 @@ def advise(
         ),
         profile_command=profile_command(model, name, times, device),
     )
+
+
+def cluster_option(cluster: Cluster, profile: Profile) -> str:
+    """Returns the option of a command that names a cluster; empty for the default of the profile."""
+    if cluster == cluster_for(profile, cluster.gpus):
+        return ""
+    return f" --cluster {cluster.name if cluster.name in PRESETS else 'CLUSTER.json'}"

@@ -74,7 +74,7 @@ def profile_command(model: object, name: str, made: Profile, device: str) -> str
         made: its profile.
         device: see :func:`layer_times`.
     """
-    if not isinstance(model, str) or model == name:
+    if not isinstance(model, str) or Path(model).is_file():
         return None
     how = f"profile {model} --device" if device in MEASURED else f"estimate {model} --gpu"
     sizes = ",".join(map(str, made.batch_sizes))

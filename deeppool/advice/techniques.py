@@ -26,17 +26,18 @@ def verdict_on(gain: float) -> Verdict:
     return "yes" if gain >= WORTH else "no"
 
 
-def burst_parallelism(fastest: Plan, baseline: DataParallelTime, profile_name: str) -> Finding:
-    """Judges the fastest plan."""
+def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: str) -> Finding:
+    """Judges the fastest plan, which the command makes."""
     gain = baseline.seconds / fastest.iteration_time
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
         evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"
-    command = f"deeppool plan {profile_name} --gpus {fastest.gpus} --global-batch {fastest.global_batch} -o plan.json"
-    return Finding("burst parallelism", verdict_on(gain), gain, evidence, command)
+    return Finding("burst parallelism", verdict_on(gain), gain, evidence, f"{plan_command} -o plan.json")
 
 
-def collocation(found: Frontier, profile: Profile, baseline: DataParallelTime, profile_name: str) -> Finding:
+def collocation(
+    found: Frontier, profile: Profile, baseline: DataParallelTime, profile_name: str, plan_command: str
+) -> Finding:
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
     The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free.
@@ -54,10 +55,7 @@ def collocation(found: Frontier, profile: Profile, baseline: DataParallelTime, p
             f": a second job there trains {idle * second:.4g} samples/s beside {first:.4g}, {gain:.2f} times as many "
             "as with DDP, if nothing interferes"
         )
-    command = (
-        f"deeppool plan {profile_name} --gpus {found.gpus} --global-batch {found.global_batch} "
-        f"--goal cluster_throughput --background {profile_name} -o plan.json"
-    )
+    command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o plan.json"
     return Finding("collocation", verdict_on(gain), gain, evidence, command)
 
 

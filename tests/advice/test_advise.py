@@ -101,6 +101,8 @@ def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
     assert burst.verdict == "yes"
     # The first layer on four GPUs, the second on one.
     assert burst.gain == pytest.approx((8e-3 + 0.8e-3) / (2e-3 + 0.8e-3))
+    # Not on the default cluster of its device.
+    assert burst.next_step == "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o plan.json"
     assert found.findings[2].evidence == "DDP has nothing to send where it is fastest"
 
 
