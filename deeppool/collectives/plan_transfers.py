@@ -11,6 +11,8 @@ from deeppool.collectives.ordering import SentTransfer, TransferRequest, order_t
 from deeppool.collectives.patterns import HALVES
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
+MEASURED_ERROR = 0.05
+"""Share by which iterations may differ by chance when measured transfers predict them (benchmarks/network)."""
 PriceAllReduce = Callable[[int, int], tuple[str, float]]
 """Returns the pattern of an all-reduce over some ranks and bytes, and its seconds."""
 
@@ -35,8 +37,9 @@ def plan_transfers(
     size: float | None = None,
     *,
     halves: PriceAllReduce | None = None,
+    error: float = 0.0,
 ) -> TransferPlan:
-    """Plans the transfers of an iteration: of up to four plans that which is predicted to be the fastest.
+    """Plans the transfers of an iteration: the fastest of up to four plans by prediction.
 
     Batches are those of :func:`deeppool.collectives.batching.batch_gradients`; or those that would wait for the network
     anyway travel with the one before them, up to the same size. They are summed whole; or each is sent in two halves,
@@ -49,15 +52,18 @@ def plan_transfers(
         price: chooses and prices the pattern of an all-reduce.
         size: bytes that gradients together do not exceed. Default: the bound that follows from the prices.
         halves: the same of patterns that have halves. Default: all batches are summed whole.
+        error: share by which predictions may differ by chance. Of plans within it, the one of the fewest transfers is
+            returned: each has costs that no price knows.
     """
-    # Of plans that are predicted to be equal, the one with fewer transfers.
     plans = [
-        _plan(parts, gradients, chosen, size, merge=merge, split=chosen is halves)
-        for chosen in (price, halves)
+        _plan(parts, gradients, chosen, size, merge=merge, split=split)
+        for chosen, split in ((price, False), (halves, True))
         if chosen is not None
         for merge in (True, False)
     ]
-    return min(plans, key=lambda plan: plan.iteration_time)
+    fastest = min(plan.iteration_time for plan in plans)
+    alike = [plan for plan in plans if plan.iteration_time <= (1 + error) * fastest]
+    return min(alike, key=lambda plan: (len(plan.transfers), plan.iteration_time))
 
 
 def _plan(

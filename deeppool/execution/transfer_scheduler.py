@@ -35,7 +35,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.ordering import FixedOrder
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
-from deeppool.collectives.plan_transfers import plan_transfers
+from deeppool.collectives.plan_transfers import MEASURED_ERROR, plan_transfers
 from deeppool.costs.communication import Network
 from deeppool.costs.schedules import fastest_all_reduce, fastest_in_halves, fastest_schedule
 from deeppool.device.find import device_of
@@ -87,6 +87,7 @@ class TransferScheduler:
             lambda ranks, size: fastest_all_reduce(network, ranks, size),
             self.batch_bytes,
             halves=(lambda ranks, size: fastest_in_halves(network.cluster, ranks, size)) if split else None,
+            error=MEASURED_ERROR if network.model == "measured" else 0.0,
         )
 
     def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster) -> ScheduledTraining:

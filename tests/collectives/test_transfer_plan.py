@@ -204,6 +204,8 @@ def test_halves_are_sent_where_a_large_early_gradient_would_delay_a_small_one_th
         ("c", 7.0, 10.0),
     ]
     assert plan.iteration_time == 11.0
+    # Within the error of predictions, fewer transfers are better.
+    assert len(plan_transfers(parts, gradients, price, halves=price, error=0.1).transfers) == 2
     # Patterns that can be halved may be slower.
     slow = plan_transfers(parts, gradients, price, halves=lambda ranks, size: ("ring", size / 5))
     assert len(slow.transfers) == 2

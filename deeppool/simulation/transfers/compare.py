@@ -8,7 +8,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.patterns import LIBRARY
-from deeppool.collectives.plan_transfers import PriceAllReduce, plan_transfers
+from deeppool.collectives.plan_transfers import MEASURED_ERROR, PriceAllReduce, plan_transfers
 from deeppool.collectives.transfer_methods import (
     CARAMEL,
     DDP,
@@ -88,7 +88,11 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
         TUNED_DDP: best_bucket(ddp_transfers, LIBRARY),
         DEAR: best_bucket(dear_transfers, "ring"),
         CARAMEL: plan_transfers(
-            parts, gradients, partial(fastest_of_all, cluster), halves=partial(fastest_in_halves, cluster)
+            parts,
+            gradients,
+            partial(fastest_of_all, cluster),
+            halves=partial(fastest_in_halves, cluster),
+            error=0.0 if cluster.measured is None else MEASURED_ERROR,
         ),
     }
     return TransferComparison(
