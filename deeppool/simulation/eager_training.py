@@ -6,14 +6,17 @@
 
 Any load imbalance of :mod:`deeppool.collectives.partial.load_imbalance` gives the compute times, as in a run. A late
 rank skips the batches of the rounds that went on without it, as ``dp.EagerSGD`` does, or computes every batch, as the
-paper's ranks do. The simulation says nothing about the loss.
+paper's ranks do. A training whose gradients are really computed can take part: its times are then simulated, and its
+loss is that of these updates.
 """
 
 import heapq
 import math
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import Delays
@@ -21,6 +24,19 @@ from deeppool.collectives.partial.rounds import Firing, Rounds, shape_of
 from deeppool.collectives.partial.state import RoundState
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_seconds
+
+
+class SimulatedTraining(Protocol):
+    """A training whose updates are simulated in their order and composition: one replica, as all are equal."""
+
+    elements: int
+    """Of a gradient, in float32."""
+
+    def gradient(self, rank: int, update: int) -> NDArray[Any]:
+        """Returns the gradient of a rank's share of an update's batch, by the present parameters."""
+
+    def update(self, total: NDArray[Any], seconds: float) -> None:
+        """Updates the parameters by a round's sum; ``seconds`` is its time on the virtual clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +73,13 @@ class EagerSimulation:
 
 
 def simulate_eager_training(
-    rule: FiringRule, compute: Delays, updates: int, *, all_reduce: float = 0.0, skips: bool = True
+    rule: FiringRule,
+    compute: Delays,
+    updates: int,
+    *,
+    all_reduce: float = 0.0,
+    skips: bool = True,
+    training: SimulatedTraining | None = None,
 ) -> EagerSimulation:
     """Simulates some updates of a data-parallel training.
 
@@ -67,6 +89,7 @@ def simulate_eager_training(
         updates: rounds to simulate.
         all_reduce: seconds from the instant at which a round fires to its result on all ranks.
         skips: whether a late rank skips the batches of the rounds that went on without it.
+        training: takes part with real gradients; what is left in send buffers at the end is one more update.
 
     Raises:
         InvalidValueError: no update, or a negative all-reduce.
@@ -75,15 +98,25 @@ def simulate_eager_training(
         raise InvalidValueError(
             f"at least 1 update is simulated, with all-reduces of 0 s or more, got {updates} and {all_reduce:g} s"
         )
-    return _Simulator(rule, compute, updates, all_reduce, skips).run()
+    return _Simulator(rule, compute, updates, all_reduce, skips, training).run()
 
 
 class _Simulator:
-    def __init__(self, rule: FiringRule, compute: Delays, updates: int, all_reduce: float, skips: bool) -> None:
-        shape = shape_of(rule, "latest", 1, "int64")
+    def __init__(
+        self,
+        rule: FiringRule,
+        compute: Delays,
+        updates: int,
+        all_reduce: float,
+        skips: bool,
+        training: SimulatedTraining | None,
+    ) -> None:
+        real = training is not None
+        shape = shape_of(rule, "latest", training.elements if training else 1, "float32" if real else "int64")
         self._state = RoundState(shape, bytearray(RoundState.size(shape)))
         self._rule, self._rounds = rule, Rounds(rule, "latest", self._state)
         self._compute, self._updates, self._all_reduce, self._skips = compute, updates, all_reduce, skips
+        self._training, self._gradients = training, [np.zeros(0)] * rule.ranks
         self._step = [-1] * rule.ranks
         """Of each rank: the round that its present batch is for."""
         self._events: list[tuple[float, int]] = []
@@ -104,15 +137,21 @@ class _Simulator:
             if self._firing is not None and self._firing[0] <= now:
                 self._complete(self._firing[1], now)
             self._fire(now)
+        if self._training is not None:
+            self._drain(now)
         return EagerSimulation(self._rule, now, tuple(self._counts))
 
     def _start(self, rank: int, now: float) -> None:
         """Lets a rank compute its next gradient."""
         self._step[rank] = int(self._state.applied[rank]) if self._skips else self._step[rank] + 1
         heapq.heappush(self._events, (now + self._compute(rank, self._step[rank]), rank))
+        if self._training is not None:
+            self._gradients[rank] = self._training.gradient(rank, self._step[rank])
 
     def _arrive(self, rank: int, now: float) -> None:
-        self._rounds.begin_write(rank)
+        buffer, adds = self._rounds.begin_write(rank)
+        if self._training is not None:
+            buffer[...] = buffer + self._gradients[rank] if adds else self._gradients[rank]
         if self._step[rank] < self._state.applied[rank]:
             # It has received the round that this batch is for, and does not wait for the open one.
             self._rounds.end_write(rank, 1)
@@ -145,7 +184,22 @@ class _Simulator:
 
     def _complete(self, firing: Firing, now: float) -> None:
         self._firing = None
+        if self._training is not None:
+            firing.sum()
         self._rounds.complete(firing)
         if firing.completes:
             self._counts.append(firing.counts)
+            if self._training is not None:
+                self._training.update(firing.result, now)
             self._receive(now)
+
+    def _drain(self, now: float) -> None:
+        """Delivers what is left in the send buffers."""
+        for rank in range(self._rule.ranks):
+            self._rounds.received(rank, self._rounds.completed - 1)
+            self._rounds.finish(rank)
+        firing = None if self._firing is not None else self._rounds.fire(0, now)
+        if firing is not None and self._training is not None:
+            firing.sum()
+            self._rounds.complete(firing)
+            self._training.update(firing.result, now)

@@ -6,13 +6,14 @@ widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and netw
 widgets.TimelineView(plan)               activity of each GPU over time, with zoom and pan; predicted above measured
 widgets.CollocationPanel(plan)           a run with a background job: launch, live figures, slowdown bound, record
 widgets.TransferPanel(job, …)            methods of sending gradients on live ranks, measured by turns
+widgets.ModeComparisonPanel()            synchronous, straggler-aware, majority, solo: loss against time, live
 widgets.RunBrowser(folder)               past runs and plans: show one, compare two
 widgets.RunPanel(run)                    progress of a live run, with a cancel button
 widgets.RunsPanel()                      all your runs on this machine, each with a stop button
 widgets.TelemetryPanel()                 current utilisation of cores and GPUs
 
-amplification_explorer, collocation_panel, model_picker, profile_panel, run_browser, run_panel, runs_panel,
-telemetry_panel, timeline_view, transfer_panel: the widgets above, and
+amplification_explorer, collocation_panel, mode_comparison_panel, model_picker, profile_panel, run_browser, run_panel,
+runs_panel, telemetry_panel, timeline_view, transfer_panel: the widgets above, and
 
 collocation_settings  the controls of a collocated run
 panel            base class: errors below the controls, figures that follow the page's theme
@@ -28,6 +29,7 @@ latest_task      a background thread that runs only the newest task
 
 from deeppool.widgets.amplification_explorer import AmplificationExplorer
 from deeppool.widgets.collocation_panel import CollocationPanel
+from deeppool.widgets.mode_comparison_panel import ModeComparisonPanel
 from deeppool.widgets.model_picker import ModelPicker
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.profile_panel import ProfilePanel
@@ -41,6 +43,7 @@ from deeppool.widgets.transfer_panel import TransferPanel
 __all__ = [
     "AmplificationExplorer",
     "CollocationPanel",
+    "ModeComparisonPanel",
     "ModelPicker",
     "Panel",
     "ProfilePanel",

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from deeppool.collectives.partial.load_imbalance import fixed
+from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.load_imbalance import fixed, rotating, step_times
 from deeppool.errors import InvalidValueError
 from deeppool.runs.mode_comparison.compare import compare_modes
 from deeppool.runs.mode_comparison.digits import CLASSES, SIDE, digit_images
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
 from deeppool.runs.mode_comparison.tasks import make_task
+from deeppool.simulation.eager_training import simulate_eager_training
 
 
 @pytest.mark.processes
@@ -100,3 +102,48 @@ def test_nothing_to_compare_and_an_unknown_task_are_refused() -> None:
         compare_modes("digits", fixed([0.0]), modes=())
     with pytest.raises(InvalidValueError, match="got 'words'"):
         make_task("words", 0, {})
+
+
+def test_on_a_virtual_clock_rounds_that_wait_for_all_train_as_one_process_does() -> None:
+    sizes = {"batch": 16, "features": 8, "samples": 64}
+    found = compare_modes(
+        "hyperplane", rotating(4, 0.0, 0.3), ranks=4, updates=6, step=0.1, points=3, modes=("full", "solo"),
+        clock="virtual", **sizes,
+    )  # fmt: skip
+    task = make_task("hyperplane", 0, sizes)
+    for update in range(6):
+        task.optimizer.zero_grad()
+        (sum(task.loss(update, rank, 4) for rank in range(4)) / 4).backward()
+        task.optimizer.step()
+    [full], [solo] = found.of("full"), found.of("solo")
+    assert full.final.loss == pytest.approx(task.score()[0], rel=1e-4)
+    assert [(point.updates, round(point.seconds, 6)) for point in full.points] == [(2, 0.8), (4, 1.6), (6, 2.4)]
+    assert solo.final.seconds < 2.4 / 1.5
+    assert solo.gradients < full.gradients == 24
+    assert "simulated, virtual clock" in str(found)
+
+
+@pytest.mark.parametrize("mode", ["solo", "majority", "straggler-aware"])
+def test_every_gradient_that_arrives_is_in_exactly_one_update(mode) -> None:
+    class Counted:
+        """Every gradient is 1 in an element of its own."""
+
+        def __init__(self) -> None:
+            self.elements, self.given = 200, 0
+            self.total = np.zeros(200)
+
+        def gradient(self, rank: int, update: int) -> np.ndarray:
+            made = np.zeros(self.elements, np.float32)
+            made[self.given] = 1
+            self.given += 1
+            return made
+
+        def update(self, total: np.ndarray, seconds: float) -> None:
+            self.total += total
+
+    training = Counted()
+    rule = FiringRule(4, mode, seed=1, staleness_limit=3)
+    simulate_eager_training(rule, step_times(0.1, rotating(4, 0.0, 0.4)), 20, training=training)
+    # Those on which a rank still computes at the end have not arrived.
+    assert set(training.total) <= {0.0, 1.0}
+    assert training.given - 4 <= training.total.sum() <= training.given

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from deeppool.collectives.partial.firing import Mode
+from deeppool.base.cancellation import check
+from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
-from deeppool.runs.mode_comparison.tasks import TaskName
+from deeppool.runs.mode_comparison.record import VIRTUAL, ModeComparison, ModePoint, ModeTraining
+from deeppool.runs.mode_comparison.tasks import TaskName, make_task
+from deeppool.runs.mode_comparison.virtual_clock import train_on_virtual_clock
 
 COMPARED: tuple[Mode, ...] = ("full", "straggler-aware", "majority", "solo")
 START_TIMEOUT, SILENCE_TIMEOUT = 120.0, 60.0
@@ -34,10 +36,13 @@ def compare_modes(
     step: float = 0.05,
     points: int = 20,
     on_point: OnPoint | None = None,
-    on_progress: Callable[[float], None] | None = None,
+    clock: Literal["wall", "virtual"] = "wall",
+    on_progress: Callable[[str, float], None] | None = None,
     **sizes: Any,
 ) -> ModeComparison:
     """Trains one task by each mode, all modes of a seed one after the other, on the same processes.
+
+    On a virtual clock one process computes the gradients of all ranks, and times are simulated.
 
     Args:
         task: ``digits``, a small ResNet on images of digits, or ``hyperplane``, a regression.
@@ -48,8 +53,9 @@ def compare_modes(
         updates: of each training.
         step: least seconds of a step without delay: ranks that share cores sleep for the rest of it.
         points: of each training, at which loss and accuracy are measured, after it has ended.
-        on_point: called with each point while the training runs.
-        on_progress: called with the completed fraction.
+        on_point: called with each point while the training runs, on the wall clock.
+        clock: ``wall`` measures processes; ``virtual`` simulates their times, by the step and the delays alone.
+        on_progress: called with the mode that is trained and the completed fraction.
         sizes: arguments of the task.
 
     Raises:
@@ -63,7 +69,15 @@ def compare_modes(
             f"{points}"
         )
     order = [(mode, seed) for seed in seeds for mode in modes]
+    every, report = max(1, updates // points), on_progress or (lambda what, share: None)
     trainings = []
+    if clock == "virtual":
+        for done, (mode, seed) in enumerate(order):
+            check()
+            report(f"training by {mode}", done / len(order))
+            made, rule = make_task(task, seed, sizes), FiringRule(ranks, mode, seed=seed)
+            trainings.append(train_on_virtual_clock(made, rule, delays, updates=updates, step=step, every=every))
+        return ModeComparison(task, ranks, step, VIRTUAL, tuple(trainings))
     with ExitStack() as stack:
         folder = stack.enter_context(private_folder())
         group = stack.enter_context(RankGroup(LocalLauncher("cpu", ranks)))
@@ -75,12 +89,11 @@ def compare_modes(
                 point = ModePoint(message["seconds"], message["updates"], message["batch_loss"])
                 if on_point is not None:
                     on_point(mode, seed, point)
-                if on_progress is not None:
-                    on_progress((done + min(1.0, point.updates / updates)) / len(order))
+                report(f"training by {mode}", (done + min(1.0, point.updates / updates)) / len(order))
 
             group.send(
-                "train", task=task, sizes=sizes, mode=mode, seed=seed, updates=updates, step=step,
-                every=max(1, updates // points), folder=str(folder),
+                "train", task=task, sizes=sizes, mode=mode, seed=seed, updates=updates, step=step, every=every,
+                folder=str(folder),
             )  # fmt: skip
             answers = group.collect("done", SILENCE_TIMEOUT, f"while it trained by {mode}", follow)
             gradients = sum(answer["gradients"] for answer in answers)

@@ -4,10 +4,14 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from deeppool.collectives.partial.firing import Mode
 from deeppool.records.confidence_interval import confidence_half_width
 from deeppool.units import format_seconds
+
+VIRTUAL = "virtual clock"
+"""Device name of comparisons whose gradients are computed and whose times are simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class ModeTraining:
     mode: Mode
     seed: int
     gradients: int
-    """Gradients of all ranks; a late rank skips those of rounds that went on without it."""
+    """Gradients of all ranks, on a virtual clock those in rounds; a late rank skips those of rounds without it."""
     points: tuple[ModePoint, ...] = field(repr=False)
 
     @property
@@ -56,6 +60,11 @@ class ModeComparison:
     """Least seconds of a step, without delay."""
     device_name: str
     trainings: tuple[ModeTraining, ...] = field(repr=False)
+
+    @property
+    def basis(self) -> Literal["measured", "simulated"]:
+        """Where the times come from; losses are computed in either case."""
+        return "simulated" if self.device_name == VIRTUAL else "measured"
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -101,7 +110,7 @@ class ModeComparison:
 
     def __str__(self) -> str:
         heading = (
-            f"{self.task} on {self.ranks} ranks, {len(self.of(self.modes[0]))} seeds (measured, {self.device_name})"
+            f"{self.task} on {self.ranks} ranks, {len(self.of(self.modes[0]))} seeds ({self.basis}, {self.device_name})"
         )
         return "\n  ".join([heading, *map(self._line, self.modes)])
 

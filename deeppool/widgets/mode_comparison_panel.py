@@ -1,0 +1,125 @@
+"""Training modes under load imbalance, compared live: loss against time, not against updates."""
+
+import html
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets
+import plotly.graph_objects as go
+
+from deeppool import figures
+from deeppool.collectives.partial.firing import Mode
+from deeppool.collectives.partial.load_imbalance import Delays, drawn, random_ranks, rotating
+from deeppool.runs.handle import RunHandle, start
+from deeppool.runs.mode_comparison.compare import COMPARED, compare_modes
+from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
+from deeppool.widgets.controls import choice, grid, steps
+from deeppool.widgets.live_figure import update_figure
+from deeppool.widgets.panel import Panel
+from deeppool.widgets.run_row import RunRow
+
+INTERVAL = 0.25
+"""Minimum seconds between two redraws; each is a message to the page."""
+EMPTY = (
+    "Nothing has run yet. <b>Train</b> starts the ranks on this machine and trains by each mode in turn; the loss of "
+    "rank 0's batches is drawn while they train, and loss and accuracy on other data at the end."
+)
+IMBALANCES: dict[str, Callable[[int, float], Delays]] = {
+    "all ranks, by turns": lambda ranks, longest: rotating(ranks, longest / 8, longest),
+    "one random rank": random_ranks,
+    "as UCF101's batches": lambda ranks, longest: drawn("ucf101-lstm", scale=longest / 3.2),
+}
+"""Delays of ranks up to a longest one; the batches of UCF101 differ by up to 3.2 s."""
+_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+_UPDATES = (20, 50, 100, 200, 400, 800)
+_RANKS = (2, 3, 4, 6, 8, 16)
+
+
+class ModeComparisonPanel(Panel):
+    """Trains by synchronous, straggler-aware, majority and solo all-reduces, and draws loss against time.
+
+    The record of the last completed comparison is :attr:`record`.
+    """
+
+    def __init__(self, *, ranks: int = 4, updates: int = 100, longest_delay: float = 0.1) -> None:
+        """Lays out the controls; training starts when **Train** is pressed or :meth:`begin` is called.
+
+        Args:
+            ranks: initial number of processes.
+            updates: initial updates of each training.
+            longest_delay: initial longest delay of a rank in a step, in seconds.
+        """
+        self.record: ModeComparison | None = None
+        """The last completed comparison."""
+        self.task = choice("task", {"digits, small ResNet": "digits", "hyperplane regression": "hyperplane"}, "digits")
+        self.imbalance = choice("late ranks", list(IMBALANCES), next(iter(IMBALANCES)))
+        self.delay = steps("longest delay (s)", _options(_SECONDS, longest_delay), longest_delay)
+        self.ranks = steps("ranks", _options(_RANKS, ranks), ranks)
+        self.updates = steps("updates", _options(_UPDATES, updates), updates)
+        self.row: RunRow[ModeComparison] = RunRow("Train", self._start, self._finish, self._on_end)
+        self.status = ipywidgets.HTML(EMPTY)
+        self.figure = go.FigureWidget(figures.loss_over_time([]))
+        self._points: dict[Mode, list[ModePoint]] = {}
+        self._drawing, self._next_draw = threading.RLock(), 0.0
+        controls = grid(self.task, self.imbalance, self.ranks, self.delay, self.updates)
+        super().__init__([controls, self.row, self.status, self.figure])
+        self.on_click(self.row.start, self.begin)
+        self.on_click(self.row.cancel, self.row.request_cancel)
+        self.on_theme(self._draw)
+
+    def begin(self) -> RunHandle[ModeComparison]:
+        """Starts the comparison with the settings of the controls, or returns the one in progress."""
+        return self.row.launch()
+
+    @property
+    def trainings(self) -> tuple[ModeTraining, ...]:
+        """The trainings that are drawn: those of the record, or what is known so far."""
+        if self.record is not None:
+            return self.record.trainings
+        with self._drawing:
+            return tuple(ModeTraining(mode, 0, 0, tuple(points)) for mode, points in self._points.items())
+
+    def static(self) -> go.Figure:
+        """Returns the figure as it is drawn."""
+        return figures.loss_over_time(
+            self.trainings, title="Loss against time", subtitle="measured, on ranks of this machine", dark=self.dark
+        )
+
+    def _start(self) -> RunHandle[ModeComparison]:
+        with self._drawing:
+            self.record, self._points = None, {}
+        ranks, delay = self.ranks.value, self.delay.value
+        # A rank's compute times of milliseconds would be noise beside the machine's own.
+        arguments: dict[str, Any] = {"features": 1024} if self.task.value == "hyperplane" else {"batch": 64}
+        self.status.value = ""
+        return start(
+            compare_modes, self.task.value, IMBALANCES[self.imbalance.value](ranks, delay), modes=COMPARED,
+            ranks=ranks, updates=self.updates.value, on_point=self._on_point, **arguments,
+        )  # fmt: skip
+
+    def _on_point(self, mode: Mode, seed: int, point: ModePoint) -> None:
+        with self._drawing:
+            self._points.setdefault(mode, []).append(point)
+            if time.monotonic() >= self._next_draw:
+                self._draw()
+                self._next_draw = time.monotonic() + INTERVAL
+
+    def _finish(self, found: ModeComparison) -> None:
+        self.record = found
+        self._draw()
+        self.status.value = f"<pre>{html.escape(str(found))}</pre>"
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self._draw()
+        if error is not None:
+            self.show_error(error)
+
+    def _draw(self) -> None:
+        with self._drawing:
+            update_figure(self.figure, self.static())
+
+
+def _options(values: tuple[float, ...], initial: float) -> dict[str, float]:
+    return {f"{value:g}": value for value in sorted({*values, initial})}
