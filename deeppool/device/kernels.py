@@ -86,7 +86,7 @@ def kernels_of(
     """Returns the kernels that an operator launches.
 
     Args:
-        name: name of the operator, without its namespace.
+        name: name of the operator; without its namespace if that is PyTorch's own.
         args: arguments of the call.
         inputs: the tensors among the arguments.
         outputs: the returned tensors.
@@ -112,6 +112,9 @@ def kernels_of(
         return found[: len(outputs)]
     if name.startswith("mkldnn_rnn_layer"):
         return _recurrent(name, args[0], args[2])
+    if "::" in name:
+        # Nothing is known of what it computes.
+        return [Kernel(name, "memory", _size(inputs) + _size(outputs))]
     if "scaled_dot_product" in name:
         backward = name.endswith("_backward")
         query, key, value = (tensor.shape for tensor in args[backward : backward + 3])

@@ -15,6 +15,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cli import app, main
 from deeppool.cluster.cluster import find_cluster
+from deeppool.device.datasheet import GPUS
 from deeppool.errors import DeeppoolError
 from deeppool.simulation.device.interference import Arrangement, Interference
 from tests.figures.records import two_layer_plan
@@ -404,11 +405,18 @@ def test_estimate_needs_no_gpu_and_its_plan_says_that_it_is_estimated(deeppool, 
 def test_estimate_lists_the_gpus_that_it_knows(deeppool):
     listed = deeppool("estimate", "--gpu", "list")
     assert listed.code == 0
-    assert [line.split(":")[0] for line in listed.out.splitlines()] == ["a100-40", "a100-80", "h100", "h200"]
+    assert [line.split(":")[0] for line in listed.out.splitlines()] == list(GPUS)
+
+
+def test_an_estimate_for_a_data_sheet_of_ones_own(deeppool, tmp_path):
+    own = dp.save(replace(GPUS["l4"], name="own", title="A GPU of my own"), tmp_path / "own.json")
+    found = deeppool("estimate", EXAMPLE, "--gpu", own, "--batch-sizes", "1", "-o", tmp_path / "x.json")
+    assert found.code == 0
+    assert dp.load(tmp_path / "x.json").device_name == "A GPU of my own"
 
 
 def test_estimate_for_an_unknown_gpu_is_one_line_and_leaves_no_file(deeppool, tmp_path):
-    found = deeppool("estimate", EXAMPLE, "--gpu", "v100", "-o", tmp_path / "x.json")
+    found = deeppool("estimate", EXAMPLE, "--gpu", "k80", "-o", tmp_path / "x.json")
     assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
     assert "must be one of a100-40, a100-80, h100, h200" in found.err
     assert list(tmp_path.iterdir()) == []

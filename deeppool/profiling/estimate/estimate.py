@@ -83,7 +83,7 @@ def estimate(
         precision=precision,
         threads=1,
         provenance="estimated",
-        method=_method(sheet, precision),
+        method=_method(sheet, precision, works[sizes[0]]),
         error=ACCURACY[precision].median,
         date=datetime.date.today().isoformat(),
         versions=package_versions("deeppool", "torch"),
@@ -120,11 +120,14 @@ def _measurements(
     return tuple(found)
 
 
-def _method(sheet: GpuSheet, precision: Precision) -> str:
-    """Describes how the times were estimated, and their known error."""
+def _method(sheet: GpuSheet, precision: Precision, works: Sequence[LayerWork]) -> str:
+    """Describes how the times were estimated, their known error, and operators of which too little is known."""
     known = ACCURACY[precision]
-    unseen = "" if sheet.name in known.gpus else f"; {sheet.title} was not among these GPUs"
+    kernels = (kernel for work in works for kernel in (*work.forward, *work.backward))
+    opaque = sorted({kernel.operator for kernel in kernels if "::" in kernel.operator and not kernel.flops})
     return (
         f"estimated, nothing was run: launch + bytes + waves of tiles of each kernel, by the data sheet of "
-        f"{sheet.title} (products in {precision}); iteration times {known}{unseen}"
+        f"{sheet.title} (products in {precision}); iteration times {known}"
+        f"{'' if sheet.name in known.gpus else f'; {sheet.title} was not among these GPUs'}"
+        + ("; counted by their bytes alone, so perhaps too short: " + ", ".join(opaque) if opaque else "")
     )

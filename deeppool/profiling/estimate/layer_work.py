@@ -207,7 +207,7 @@ class _Recorder(TorchDispatchMode):
             outputs = _tensors(result)
             if outputs:
                 layer = self._layer()
-                found = kernels_of(name.partition("::")[2], args, _tensors((args, kwargs)), outputs)
+                found = kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
                 self._kernels += [(layer, kernel) for kernel in found]
         return result
 
