@@ -17,6 +17,11 @@ SINGLE_PRECISION = frozenset(
 )
 """Operators that autocast computes in fp32 on CUDA, not on a CPU: "CUDA Ops that can autocast to float32", Automatic
 Mixed Precision in PyTorch's documentation; those that capture yields."""
+PROMOTED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot".split()
+)
+"""Operators that autocast computes in the widest type of their inputs on CUDA, by the same list."""
 
 
 class FakeTensorRun(fx.Interpreter):
@@ -54,7 +59,9 @@ class FakeTensorRun(fx.Interpreter):
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             args = args if len(args) < 5 else (*args[:4], 0.0, *args[5:])
             kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
-        if torch.is_autocast_enabled("cpu") and getattr(target, "overloadpacket", None) in SINGLE_PRECISION:
+        packet = getattr(target, "overloadpacket", None) if torch.is_autocast_enabled("cpu") else None
+        wide = any(x.dtype == torch.float32 for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor))
+        if packet in SINGLE_PRECISION or (packet in PROMOTED and wide):
             args = pytree.tree_map_only(torch.Tensor, _in_single_precision, args)
         return super().call_function(target, args, kwargs)
 

@@ -299,3 +299,22 @@ def test_a_normalisation_of_one_number_a_channel_has_kernels_too():
     work = work_of(nn.Identity, 1, 8, 1, 1, forward=normalise)
     assert "native_batch_norm" in names(work.forward)
     assert "native_batch_norm_backward" in names(work.backward)
+
+
+def test_operators_that_autocast_promotes_on_a_gpu_take_inputs_of_two_precisions():
+    class Summed(nn.Module):
+        """Sums in fp32, as CUDA's autocast does, and scatters 16-bit products into it."""
+
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 8)
+
+        def forward(self, x):
+            total = x.exp()
+            index = torch.zeros(x.shape, dtype=torch.int64)
+            return total.scatter_add(1, index, self.head(x))
+
+    works = model_work(capture(Summed(), (8,)), BATCH, autocast=True)
+    (found,) = [k for work in works for k in work.forward if k.operator == "scatter_add"]
+    # Two tensors of fp32 and the index are read, one is written.
+    assert found.bytes == BATCH * 8 * (3 * 4 + 8)
