@@ -16,14 +16,12 @@ from deeppool.planning.goal import Goal, GoalBackground, background_job, check_g
 from deeppool.planning.noise import without_noise
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
-from deeppool.planning.search.as_run import search_as_run
-from deeppool.planning.search.efficient_plans import efficient_plans, search_within
+from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.frontier import Frontier, FrontierPoint
 from deeppool.planning.search.goal_query import search_for_goal
-from deeppool.planning.search.memory_constrained import search_memory_constrained
+from deeppool.planning.search.memory_constrained import search_fitting
 from deeppool.planning.search.published import search_published
-from deeppool.planning.search.search import SearchResult, search_partitions
-from deeppool.planning.search.search import search as search_exactly
+from deeppool.planning.search.search import search_partitions
 from deeppool.profiling.table import Profile
 
 
@@ -129,10 +127,8 @@ def plan_from_costs(
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
     elif goal != "fastest":
         result = search_for_goal(costs, goal, background, memory)
-    elif costs.overlap:
-        result = search_as_run(costs, amplification_limit, limit_scope, memory)
     else:
-        result = _search(costs, amplification_limit, limit_scope, memory)
+        result = search_fitting(costs, amplification_limit, limit_scope, memory)
     search_time = time.perf_counter() - started
     placement = Placement(costs, result.choices, result.starts)
     made = assemble_plan(
@@ -149,13 +145,6 @@ def plan_from_costs(
     if goal == "fastest" and search == "exact" and costs.overlap:
         made = without_noise(made, profile, costs, memory)
     return replace(made, search=search, claim=claim, goal=goal, background=background)
-
-
-def _search(costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel) -> SearchResult:
-    capacity = costs.network.cluster.memory
-    if capacity is not None and memory.known:
-        return search_memory_constrained(costs, limit, scope, memory, capacity)
-    return search_exactly(costs, limit) if scope == "layer" else search_within(costs, limit)
 
 
 def frontier(

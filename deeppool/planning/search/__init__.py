@@ -13,7 +13,6 @@ gpu_partition        partitions of the GPUs among branches, side by side or in s
 local_search         regions that are not series-parallel
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence
-as_run               the fastest of them that fits into the memory of a GPU
 efficient_plans      every efficient plan, and the search under a limit on the iteration
 relaxed_frontier     sums of labels: bounds of all plans, and plans near to them
 step_labels          labels of the steps, from searches at several prices of a GPU-second
@@ -21,6 +20,6 @@ sum_bounds           labels of which all sums are beaten by known ones
 label_sums           efficient sums of labels along a model
 frontier             record of all efficient plans
 goal_query           the efficient plan that serves a goal best
-memory_constrained   the fastest plan that fits into the memory of a GPU
+memory_constrained   the fastest plan under a limit that fits into the memory of a GPU
 published            search of the DeepPool paper
 """

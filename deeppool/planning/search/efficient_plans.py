@@ -27,7 +27,7 @@ from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, search_overlapping
 from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.relaxed_frontier import RelaxedFrontier, RelaxedSearch
-from deeppool.planning.search.search import SearchResult, search
+from deeppool.planning.search.search import SearchResult
 
 SUMS = 150
 """Plans to time with their buckets, at each share."""
@@ -93,7 +93,7 @@ class EfficientPlans:
 def efficient_plans(costs: CostTable) -> EfficientPlans:
     """Returns the efficient plans of a cost table, of those found, with bounds of all plans."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    fastest = (search_overlapping if costs.overlap else search)(costs, None)
+    fastest = search_overlapping(costs, None)
     relaxed = [RelaxedSearch(costs, tree, share).frontier() for share in _shares(costs, tree)]
     known = [(fastest.choices, fastest.starts), ((0,) * len(costs.graph.layers),) * 2]
     points = [_timed(costs, plan) for plan in known]
@@ -108,7 +108,7 @@ def efficient_plans(costs: CostTable) -> EfficientPlans:
 def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     """Returns the fastest plan found whose GPU-seconds are at most ``limit`` times the single-GPU iteration time."""
     if limit is None:
-        return (search_overlapping if costs.overlap else search)(costs, None)
+        return search_overlapping(costs, None)
     efficient, budget = efficient_plans(costs), limit * costs.single_gpu_time
     point = efficient.within(budget)
     time = float(efficient.time[point])

@@ -53,7 +53,7 @@ class LimitedCosts:
         """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
         self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
-        self.time_price, self.work_price = time_price, work_price
+        self.work_price = work_price
         update = costs.update[:, None]
         spent = work_price * (costs.compute + update if costs.overlap else own) + update_price * update
         self.added: Floats = counts * spent
@@ -64,15 +64,19 @@ class LimitedCosts:
         """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
         self._moves: dict[tuple[int, Locality], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats, Floats]] = {}
-        kinds: dict[object, int] = {}
-        added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
-        self._kinds = [
-            kinds.setdefault((layer.signature, layer.parameter_bytes, update, layer.input_bytes, more), len(kinds))
-            for layer, update, more in zip(self.layers, costs.update.tolist(), added, strict=True)
-        ]
+        self._kinds = self._kinds_of(costs.update, extra)
         self._shapes = [
             (kind, *(index - source for source in layer.predecessors))
             for index, (kind, layer) in enumerate(zip(self._kinds, self.layers, strict=True))
+        ]
+
+    def _kinds_of(self, updates: Floats, extra: Floats | None) -> list[int]:
+        """Returns per layer a number that layers of equal costs share."""
+        kinds: dict[object, int] = {}
+        added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
+        return [
+            kinds.setdefault((layer.signature, layer.parameter_bytes, update, layer.input_bytes, more), len(kinds))
+            for layer, update, more in zip(self.layers, updates.tolist(), added, strict=True)
         ]
 
     def move(self, source: int, layer: int, place: Locality = SAME_START) -> Floats:

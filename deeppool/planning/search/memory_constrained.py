@@ -1,4 +1,4 @@
-"""The fastest plan that fits into the memory of a GPU.
+"""The fastest plan under a limit that fits into the memory of a GPU.
 
 While branches run one after another every layer computes on GPU 0, so GPU 0 holds most: all parameters, and
 of each layer the largest shard's activations a(i) x ceil(B / g). Charging lambda seconds a byte for those makes the
@@ -17,6 +17,10 @@ fastest plan of all, and whether anything fits stays open where only such a plan
 
 Copies of resharded inputs depend on two layers, so lambda does not charge them; where they make the plan
 found too large, the search is repeated for as many bytes fewer.
+
+Where all-reduces overlap the backward pass, the plan that fits without overlap is timed with it, beside the efficient
+plans under a limit on the iteration: how much memory a plan needs does not depend on overlap. The bound is then that of
+all plans, fitting or not.
 """
 
 import math
@@ -25,16 +29,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deeppool.costs.amplification import TOLERANCE, time_allowance
+from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
-from deeppool.planning.evaluate.gpu_sets import Gpus
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
+from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
-from deeppool.planning.search.efficient_plans import search_within
+from deeppool.planning.search.efficient_plans import efficient_plans, search_within
 from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.planning.search.overlap import search_overlapping, uniform_plans
 from deeppool.planning.search.search import SearchResult, search
 from deeppool.units import format_bytes
 
@@ -46,53 +51,38 @@ SPREADS = (0.05, 0.3)
 """Relative spread of the prices over the layers; a plan that splits a run of equal blocks pays transfers for it."""
 
 
-def search_memory_constrained(
-    costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, capacity: float
-) -> SearchResult:
+def search_fitting(costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel) -> SearchResult:
     """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
     Args:
         costs: costs of layers and transfers.
         limit: limit on the amplification of ``scope``.
         scope: see :class:`~deeppool.planning.plan.Plan`.
-        memory: memory model of the layers.
-        capacity: bytes of each GPU.
+        memory: what plans hold; no plan is refused where it is unknown.
 
     Raises:
-        PlanError: nothing fits.
+        PlanError: nothing fits, or nothing was found to.
     """
-    fastest = search(costs, limit) if scope == "layer" else search_within(costs, limit)
-    problem = _Problem(costs, memory, capacity)
-    if problem.fits(fastest):
+    fastest = search_overlapping(costs, limit) if scope == "layer" else search_within(costs, limit)
+    capacity = costs.network.cluster.memory
+    if capacity is None or not memory.known:
         return fastest
-    relaxation = problem.relax(limit if scope == "layer" else None)
-    found = [*relaxation.plans, *problem.uniform(limit if scope == "layer" else None)]
-    if scope == "iteration" and limit is not None:
-        # A limit on each layer keeps the same limit on the iteration.
-        found += [*problem.relax(limit).plans, *problem.uniform(limit)]
-        found = [plan for plan in found if problem.work(plan) <= limit * costs.single_gpu_time * (1 + TOLERANCE)]
-    fitting = [plan for plan in found if problem.fits(plan)]
-    if not fitting:
-        raise PlanError(
-            _error_text(
-                problem,
-                limit,
-                scope,
-                min(found, key=problem.peak),
-                certain=relaxation.impossible and not problem.may_divide,
-            )
-        )
-    best = min(fitting, key=lambda plan: plan.iteration_time)
-    bound = -math.inf if problem.may_divide else relaxation.bound
-    factor = best.iteration_time / max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
-    return replace(best, optimality=certificate(1.0 if factor <= 1 + TOLERANCE else factor))
+    problem = _Problem(costs, memory, capacity)
+    if problem.fits(Placement(costs, fastest.choices, fastest.starts)):
+        return fastest
+    found, bound = (problem.as_run if costs.overlap else problem.relaxed)(limit, scope)
+    best = min(found, key=lambda plan: plan.iteration_time)
+    bound = max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
+    factor = best.iteration_time / bound
+    claim = certificate(1.0 if factor <= 1 + TOLERANCE else factor)
+    return SearchResult(best.options, best.starts, best.iteration_time, claim)
 
 
 @dataclass(frozen=True, slots=True)
 class _Relaxation:
     """Plans and bound of the search for lambda."""
 
-    plans: tuple[SearchResult, ...]
+    plans: tuple[Placement, ...]
     """Among them one of the least memory, copies of resharded inputs not counted."""
     bound: float = -math.inf
     """Seconds that no plan within the limit can beat and fit."""
@@ -104,173 +94,127 @@ class _Problem:
     """A cost table with the memory model and the capacity of a GPU."""
 
     def __init__(self, costs: CostTable, memory: MemoryModel, capacity: float) -> None:
-        self.costs = costs
-        self.memory = memory
-        self.capacity = math.floor(capacity)
-        self.own: Floats = costs.compute + costs.sync
+        self.costs, self.memory, self.capacity = costs, memory, math.floor(capacity)
         shards = [-(-memory.global_batch // count) for count in costs.gpu_counts]
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)
         """(L, K) bytes on GPU 0."""
-        self.state = memory.state(memory.graph.parameter_bytes)
+        self.room = self.capacity - memory.state(memory.graph.parameter_bytes)
+        """Bytes for activations on a GPU that computes every layer."""
         parts = parts_of(decompose([layer.predecessors for layer in costs.graph.layers]))
         several = any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts)
         self.may_divide = several and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
-        self._peaks: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
 
-    def sets(self, plan: SearchResult) -> Gpus:
-        """Returns the GPUs of each layer."""
-        return Placement(self.costs, plan.choices, plan.starts).gpus
+    def fits(self, plan: Placement) -> bool:
+        return self.memory.peak(plan.gpus) <= self.capacity
 
-    def peak(self, plan: SearchResult) -> int:
-        """Returns the bytes on the GPU that holds most."""
-        key = plan.choices, plan.starts
-        if key not in self._peaks:
-            self._peaks[key] = self.memory.peak(self.sets(plan))
-        return self._peaks[key]
-
-    def fits(self, plan: SearchResult) -> bool:
-        return self.peak(plan) <= self.capacity
-
-    def kept(self, plan: SearchResult) -> int:
+    def kept(self, plan: Placement) -> int:
         """Returns the bytes of activations on GPU 0, copies of resharded inputs not counted."""
-        return int(self.activations[range(len(plan.choices)), plan.choices].sum())
+        return int(self.activations[range(len(plan.options)), plan.options].sum())
 
-    def work(self, plan: SearchResult) -> float:
-        """Returns the GPU-seconds."""
-        return Placement(self.costs, plan.choices, plan.starts).gpu_seconds
+    def _keeps(self, plan: Placement, limit: float | None, scope: LimitScope) -> bool:
+        """Whether a plan keeps a limit on the iteration; one on each layer is kept by all."""
+        budget = math.inf if limit is None else limit * self.costs.single_gpu_time * (1 + TOLERANCE)
+        return scope == "layer" or plan.gpu_seconds <= budget
 
-    def uniform(self, limit: float | None) -> list[SearchResult]:
-        """Returns a plan per permitted count with every layer on the same GPUs: such plans hold no copies."""
-        counts = np.array(self.costs.gpu_counts, dtype=float)
-        allowed = np.array(
-            [time_allowance(math.inf if limit is None else limit, counts, alone) for alone in self.costs.compute[:, 0]]
-        )
-        layers = len(self.costs.graph.layers)
-        times = self.own.sum(axis=0)
-        permitted = np.flatnonzero((self.own <= allowed).all(axis=0))
-        return [SearchResult((int(k),) * layers, (0,) * layers, float(times[k]), "") for k in permitted]
+    def as_run(self, limit: float | None, scope: LimitScope) -> tuple[list[Placement], float]:
+        """Returns plans that keep the limit and fit, found without overlap and on the frontier; and no bound."""
+        alone = search_fitting(replace(self.costs, overlap=False), limit, scope, self.memory)
+        found = [Placement(self.costs, alone.choices, alone.starts)]
+        if scope == "iteration":
+            efficient = efficient_plans(self.costs)
+            found += [Placement(self.costs, *efficient.trace(point)) for point in range(len(efficient.time))]
+        fitting = [plan for plan in found if self._keeps(plan, limit, scope) and self.fits(plan)]
+        if not fitting:
+            raise PlanError(
+                f"no plan of {self.costs.graph.model} within amplification limit {limit:g} was found to fit into "
+                f"{format_bytes(self.capacity)} (use a larger limit, or more GPUs)"
+            )
+        return fitting, -math.inf
 
-    def relax(self, limit: float | None) -> _Relaxation:
+    def relaxed(self, limit: float | None, scope: LimitScope) -> tuple[list[Placement], float]:
+        """Returns plans that keep the limit and fit, and seconds that none of all such plans can beat."""
+        of_layer = limit if scope == "layer" else None
+        relaxation = self._relax(of_layer)
+        found = [*relaxation.plans, *uniform_plans(self.costs, of_layer)]
+        if scope == "iteration" and limit is not None:
+            # A limit on each layer keeps the same limit on the iteration.
+            found += [*self._relax(limit).plans, *uniform_plans(self.costs, limit)]
+        kept = [plan for plan in found if self._keeps(plan, limit, scope)]
+        fitting = [plan for plan in kept if self.fits(plan)]
+        if not fitting:
+            smallest = min(kept, key=lambda plan: self.memory.peak(plan.gpus))
+            side_by_side, certain = self.may_divide, relaxation.impossible and not self.may_divide
+            request = smallest, self.memory, self.capacity, limit, scope
+            raise PlanError(shortage_text(*request, certain=certain, side_by_side=side_by_side))
+        return fitting, -math.inf if self.may_divide else relaxation.bound
+
+    def _relax(self, limit: float | None) -> _Relaxation:
         """Searches for lambda, and again with less room while copies of resharded inputs make plans too large."""
-        room = self.capacity - self.state
-        relaxation = self._relax(limit, room)
+        room = self.room
+        relaxation = self._relax_within(limit, room)
         plans = list(relaxation.plans)
         for _ in range(MOST_REPETITIONS):
             small = [plan for plan in plans if self.kept(plan) <= room]
             fastest = min(small, key=lambda plan: plan.iteration_time, default=None)
             if fastest is None or self.fits(fastest):
                 break
-            copies = self.peak(fastest) - self.state - self.kept(fastest)
-            room = min(room - 1, self.capacity - self.state - copies)
-            plans += self._relax(limit, room).plans
+            copies = self.memory.peak(fastest.gpus) - (self.capacity - self.room) - self.kept(fastest)
+            room = min(room - 1, self.room - copies)
+            plans += self._relax_within(limit, room).plans
         return replace(relaxation, plans=tuple(plans))
 
-    def _relax(self, limit: float | None, room: int) -> _Relaxation:
-        large = search(self.costs, limit, side_by_side=False)
+    def _relax_within(self, limit: float | None, room: int) -> _Relaxation:
+        large, _ = self._search(limit, 0.0)
         # At a price at which a byte outweighs any time, the search finds the least memory.
-        small = self._search(limit, self._most_seconds())
+        small, claim = self._search(limit, self._most_seconds())
         if self.kept(small) > room:
-            return _Relaxation((small,), impossible=small.optimality == "exact")
+            return _Relaxation((small,), impossible=claim == "exact")
         plans, bound = [large, small], -math.inf
         for _ in range(MOST_STEPS):
-            if self.kept(large) <= room or large.iteration_time >= small.iteration_time:
+            price = self._price(room, large, small)
+            if not price:
                 break
-            price = (small.iteration_time - large.iteration_time) / (self.kept(large) - self.kept(small))
-            middle = self._search(limit, price)
+            middle, claim = self._search(limit, price)
             value = middle.iteration_time + price * self.kept(middle)
             # Each addition of the search may be off by a rounding, and a bound must not be too high.
-            rounding = 4 * len(middle.choices) * sys.float_info.epsilon * value
-            bound = max(bound, value / optimality_factor(middle.optimality) - price * room - rounding)
+            rounding = 4 * len(middle.options) * sys.float_info.epsilon * value
+            bound = max(bound, value / optimality_factor(claim) - price * room - rounding)
             if value >= (large.iteration_time + price * self.kept(large)) * (1 - TOLERANCE):
                 break
             plans.append(middle)
             large, small = (large, middle) if self.kept(middle) <= room else (middle, small)
-        return _Relaxation((*plans, *self._between(limit, room, large, small)), bound)
+        return _Relaxation((*plans, *self._between(limit, room, self._price(room, large, small))), bound)
 
-    def _between(self, limit: float | None, room: int, large: SearchResult, small: SearchResult) -> list[SearchResult]:
+    def _price(self, room: int, large: Placement, small: Placement) -> float:
+        """Returns the seconds a byte at which two plans cost the same; 0 where the faster one is small enough."""
+        if self.kept(large) <= room or large.iteration_time >= small.iteration_time:
+            return 0.0
+        return (small.iteration_time - large.iteration_time) / (self.kept(large) - self.kept(small))
+
+    def _between(self, limit: float | None, room: int, price: float) -> list[Placement]:
         """Returns plans with a split run of equal blocks, which change GPUs at one price, all or none of them.
 
         Layers up to some point pay more than the price, those after it less; bisection finds the point.
         """
-        if self.kept(large) <= room or large.iteration_time >= small.iteration_time:
-            return []
-        price = (small.iteration_time - large.iteration_time) / (self.kept(large) - self.kept(small))
         layers = np.arange(len(self.costs.graph.layers))[:, None]
         found = []
-        for spread in SPREADS:
+        for spread in SPREADS if price else ():
             first, last = 0, len(layers)
             while first < last:
                 point = (first + last) // 2
-                prices = price * np.where(layers < point, 1 + spread, 1 - spread)
-                plan = search(self.costs, limit, prices * self.activations, side_by_side=False)
+                plan, _ = self._search(limit, price * np.where(layers < point, 1 + spread, 1 - spread))
                 found.append(plan)
-                if self.kept(plan) <= room:
-                    last = point
-                else:
-                    first = point + 1
+                first, last = (first, point) if self.kept(plan) <= room else (point + 1, last)
         return found
 
-    def _search(self, limit: float | None, price: float) -> SearchResult:
-        """Returns the plan of least time + price x memory, at ``price`` seconds a byte."""
+    def _search(self, limit: float | None, price: float | Floats) -> tuple[Placement, str]:
+        """Returns the plan of least time + price x memory, at ``price`` seconds a byte, and its optimality."""
         extra = np.asarray(price * self.activations, dtype=np.float64)
-        return search(self.costs, limit, extra, side_by_side=False)
+        found = search(self.costs, limit, extra, side_by_side=False)
+        return Placement(self.costs, found.choices, found.starts), found.optimality
 
     def _most_seconds(self) -> float:
         """Returns more seconds than any plan takes."""
         edges = (self.costs.comm(size).max() for layer in self.costs.graph.layers for size in layer.input_bytes)
-        return float(self.own.max(axis=1).sum() + sum(edges))
-
-
-def _error_text(
-    problem: _Problem, limit: float | None, scope: LimitScope, smallest: SearchResult, *, certain: bool
-) -> str:
-    """Returns the error text: why nothing fits, and what would."""
-    costs, memory = problem.costs, problem.memory
-    (fullest, *_) = memory.use(problem.sets(smallest), costs.network.cluster.gpus)
-    state = fullest.parameters + fullest.gradients + fullest.optimizer_state
-    heaviest = fullest.heaviest[0]
-    within = "" if limit is None else f" within amplification limit {limit:g}"
-    return (
-        f"no plan of {costs.graph.model}{within} {'fits' if certain else 'was found to fit'}: in the smallest one GPU "
-        f"{fullest.gpus[0]} needs {format_bytes(fullest.total)}, {format_bytes(fullest.total - problem.capacity)} more "
-        f"than its {format_bytes(problem.capacity)}; {format_bytes(state)} are parameters, gradients and optimizer "
-        f"({memory.optimizer}), {format_bytes(fullest.activations + fullest.received)} activations, and layer "
-        f"'{heaviest.name}' takes the most, {format_bytes(heaviest.total)} at per-GPU batch {heaviest.batch} "
-        f"({_next_step(problem, scope)})"
-    )
-
-
-def _next_step(problem: _Problem, scope: LimitScope) -> str:
-    """Returns a change that makes data parallelism fit, which takes the least memory of all plans."""
-    costs, memory = problem.costs, problem.memory
-    gpus, batch = costs.gpu_counts[-1], memory.global_batch
-    layers = len(costs.graph.layers)
-    everywhere = SearchResult((len(costs.gpu_counts) - 1,) * layers, (0,) * layers, 0.0, "")
-    if problem.fits(everywhere):
-        times, alone = problem.own[:, -1], costs.compute[:, 0]
-        spent = float((times / alone).max() if scope == "layer" else times.sum() / alone.sum())
-        return f"data parallelism on {gpus} GPUs fits: an amplification limit of {_up(spent * gpus)} permits it"
-    if samples := _samples_that_fit(memory, problem.capacity):
-        largest = samples * gpus
-        return f"data parallelism fits from {-(-batch // samples)} GPUs, or on {gpus} up to a global batch of {largest}"
-    too_much = "even one sample a GPU is too much for data parallelism"
-    if samples := _samples_that_fit(replace(memory, optimizer="sgd"), problem.capacity):
-        return f"{too_much}; with optimizer sgd data parallelism fits from {-(-batch // samples)} GPUs"
-    # Branches on GPUs of their own divide the parameters, so a plan with them may still fit.
-    certainty = "no plan was found that holds this model" if problem.may_divide else "only larger GPUs hold this model"
-    return f"{too_much}, whatever the optimizer: {certainty}"
-
-
-def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
-    """Returns the largest per-GPU batch at which a GPU can hold all layers."""
-    per_sample = int(memory.activations_per_sample.sum())
-    room = capacity - memory.state(memory.graph.parameter_bytes)
-    if not per_sample:
-        return memory.global_batch if room >= 0 else 0
-    return max(0, room // per_sample)
-
-
-def _up(value: float) -> str:
-    """Rounds up to hundredths, but for a limit's tolerance."""
-    return f"{math.ceil(100 * value * (1 - TOLERANCE)) / 100:.10g}"
+        return float((self.costs.compute + self.costs.sync).max(axis=1).sum() + sum(edges))

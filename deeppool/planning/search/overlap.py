@@ -49,7 +49,7 @@ from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
-from deeppool.planning.search.search import SearchResult
+from deeppool.planning.search.search import SearchResult, search
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the seconds of all-reduces that candidates count."""
@@ -58,17 +58,21 @@ BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
 
 
 def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
-    """Returns the plan of least iteration time found under a per-layer amplification limit, all-reduces overlapping.
+    """Returns the plan of least iteration time found under a per-layer amplification limit.
+
+    All-reduces overlap, unless the costs say that they do not; the search is then the exact one.
 
     Args:
         costs: costs of layers and transfers.
         limit: limit on the amplification of each layer; None: no limit.
     """
+    if not costs.overlap:
+        return search(costs, limit)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
     synced = least_sync(costs)
     others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
-    best = min([first, *others, *_uniform(costs, limit)], key=_time)
+    best = min([first, *others, *uniform_plans(costs, limit)], key=_time)
     try:
         in_sequence = float(costs.update.sum())
         found = fastest_in_sequence(costs, synced, list(layers_of(tree)), limit, _time(best) - in_sequence)
@@ -79,7 +83,7 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         least = _time(best)
         if found is not None:
             options, least = found[0], found[1] + in_sequence
-            best = min(best, _placed(costs, options), key=_time)
+            best = min(best, Placement(costs, options, (0,) * len(options)), key=_time)
         if proven:
             bound = max(bound, least)
     if not proven and _time(best) > bound * (1 + ROUNDING):
@@ -150,21 +154,18 @@ def _time(plan: Placement) -> float:
     return plan.iteration_time
 
 
-def _placed(costs: CostTable, options: tuple[int, ...], starts: tuple[int, ...] | None = None) -> Placement:
-    return Placement(costs, options, starts or (0,) * len(options))
-
-
 def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
     """Returns the plan that the exact search finds, and what no plan costs less than."""
     found, lower = BlockSolver(limited).whole(tree)
     return Placement(limited.costs, *plan_of(found.parts)), lower
 
 
-def _uniform(costs: CostTable, limit: float | None) -> Iterator[Placement]:
+def uniform_plans(costs: CostTable, limit: float | None) -> Iterator[Placement]:
     """Yields plans with all layers on one GPU count: data parallelism, one GPU, and counts between; no transfers."""
     permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0)
     for option in np.nonzero(permitted)[0].tolist():
-        yield _placed(costs, (option,) * len(costs.graph.layers))
+        layers = len(costs.graph.layers)
+        yield Placement(costs, (option,) * layers, (0,) * layers)
 
 
 def _side_by_side(tree: Series) -> Iterator[int]:

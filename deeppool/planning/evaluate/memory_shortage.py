@@ -1,0 +1,83 @@
+"""The error of a plan that does not fit into the memory of a GPU: why, and what would."""
+
+import math
+from dataclasses import replace
+
+from deeppool.costs.amplification import TOLERANCE
+from deeppool.planning.evaluate.memory import MemoryModel
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.plan import LimitScope
+from deeppool.units import format_bytes
+
+
+def shortage_text(
+    smallest: Placement,
+    memory: MemoryModel,
+    capacity: int,
+    limit: float | None,
+    scope: LimitScope,
+    *,
+    certain: bool,
+    side_by_side: bool,
+) -> str:
+    """Returns the error text: why nothing fits, and what would.
+
+    Args:
+        smallest: plan of the least memory.
+        memory: memory model of its layers.
+        capacity: bytes of each GPU.
+        limit: limit on the amplification of ``scope``.
+        scope: what the limit counts.
+        certain: whether no plan at all fits; else none was found to.
+        side_by_side: whether branches may run on GPUs of their own.
+    """
+    (fullest, *_) = memory.use(smallest.gpus, smallest.costs.network.cluster.gpus)
+    state = fullest.parameters + fullest.gradients + fullest.optimizer_state
+    heaviest = fullest.heaviest[0]
+    within = "" if limit is None else f" within amplification limit {limit:g}"
+    next_step = _next_step(smallest, memory, capacity, scope, side_by_side=side_by_side)
+    return (
+        f"no plan of {smallest.costs.graph.model}{within} {'fits' if certain else 'was found to fit'}: in the smallest "
+        f"one GPU {fullest.gpus[0]} needs {format_bytes(fullest.total)}, {format_bytes(fullest.total - capacity)} more "
+        f"than its {format_bytes(capacity)}; {format_bytes(state)} are parameters, gradients and optimizer "
+        f"({memory.optimizer}), {format_bytes(fullest.activations + fullest.received)} activations, and layer "
+        f"'{heaviest.name}' takes the most, {format_bytes(heaviest.total)} at per-GPU batch {heaviest.batch} "
+        f"({next_step})"
+    )
+
+
+def _next_step(
+    smallest: Placement, memory: MemoryModel, capacity: int, scope: LimitScope, *, side_by_side: bool
+) -> str:
+    """Returns a change that makes data parallelism fit, which takes the least memory of all plans."""
+    costs = smallest.costs
+    gpus, batch = costs.gpu_counts[-1], memory.global_batch
+    layers = len(costs.graph.layers)
+    everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers)
+    if memory.peak(everywhere.gpus) <= capacity:
+        times, alone = (costs.compute + costs.sync)[:, -1], costs.compute[:, 0]
+        spent = float((times / alone).max() if scope == "layer" else times.sum() / alone.sum())
+        return f"data parallelism on {gpus} GPUs fits: an amplification limit of {_up(spent * gpus)} permits it"
+    if samples := _samples_that_fit(memory, capacity):
+        largest = samples * gpus
+        return f"data parallelism fits from {-(-batch // samples)} GPUs, or on {gpus} up to a global batch of {largest}"
+    too_much = "even one sample a GPU is too much for data parallelism"
+    if samples := _samples_that_fit(replace(memory, optimizer="sgd"), capacity):
+        return f"{too_much}; with optimizer sgd data parallelism fits from {-(-batch // samples)} GPUs"
+    # Branches on GPUs of their own divide the parameters, so a plan with them may still fit.
+    certainty = "no plan was found that holds this model" if side_by_side else "only larger GPUs hold this model"
+    return f"{too_much}, whatever the optimizer: {certainty}"
+
+
+def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
+    """Returns the largest per-GPU batch at which a GPU can hold all layers."""
+    per_sample = int(memory.activations_per_sample.sum())
+    room = capacity - memory.state(memory.graph.parameter_bytes)
+    if not per_sample:
+        return memory.global_batch if room >= 0 else 0
+    return max(0, room // per_sample)
+
+
+def _up(value: float) -> str:
+    """Rounds up to hundredths, but for a limit's tolerance."""
+    return f"{math.ceil(100 * value * (1 - TOLERANCE)) / 100:.10g}"
