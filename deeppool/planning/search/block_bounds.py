@@ -32,14 +32,14 @@ NEVER = 1e30
 """Finite number of seconds in place of infinity for what the limit forbids."""
 
 
-class Branch:
+class BranchBounds:
     """Costs of one branch on every GPU group that it may have, with the transfer of its results to the join."""
 
     def __init__(
         self,
         path: tuple[PathTable, int],
         moved: Floats,
-        tail: "tuple[Sequence[Block], int]",
+        tail: "tuple[Sequence[BlockBounds], int]",
         spent_share: Floats,
         *,
         priced: bool,
@@ -116,11 +116,11 @@ class Join(NamedTuple):
     """(fork, join) price of the branches' transfers that its limit permits."""
 
 
-class Block:
+class BlockBounds:
     """Branches between a fork and a join on one group of GPUs, with their bounds."""
 
     def __init__(
-        self, branches: Sequence[Branch], division: PartitionSet, join: Join, *, least_time: float, bounding: bool
+        self, branches: Sequence[BranchBounds], division: PartitionSet, join: Join, *, least_time: float, bounding: bool
     ) -> None:
         """Finds the first bound.
 

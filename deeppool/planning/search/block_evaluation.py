@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from deeppool.costs.table import Floats
-from deeppool.planning.search.block_bounds import Block, Branch
+from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds
 from deeppool.planning.search.labels import EMPTY_PLAN, INFEASIBLE, Choice, Labels, PartialPlan, concatenated, label_of
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.pareto import efficient_rows
@@ -24,7 +24,7 @@ MOST_TRIED = 4
 class BlockEvaluation:
     """Evaluates one block between one GPU count of its fork and one of its join."""
 
-    def __init__(self, block: Block, before: int, after: int, budget: Budget) -> None:
+    def __init__(self, block: BlockBounds, before: int, after: int, budget: Budget) -> None:
         """Orders the partitions by their bounds."""
         self.block, self.before, self.after, self.budget = block, before, after, budget
         self.own = float(block.own[before, after])
@@ -141,7 +141,7 @@ class BlockEvaluation:
                 break
         return folded
 
-    def _lasts(self, branch: Branch, slot: int) -> Sequence[int]:
+    def _lasts(self, branch: BranchBounds, slot: int) -> Sequence[int]:
         """Returns counts of a branch's last layer whose fastest ways no other count beats in time and transfers."""
         if branch.tail:
             # What a tail takes is only bounded so far, and a bound rules nothing out.
@@ -156,7 +156,9 @@ class BlockEvaluation:
                 branch.path.settle(slot, self.before, last)
             settled.update(lasts)
 
-    def _branch(self, branch: Branch, slot: int, start: int, cap: float, slack: float, *, thorough: bool) -> Labels:
+    def _branch(
+        self, branch: BranchBounds, slot: int, start: int, cap: float, slack: float, *, thorough: bool
+    ) -> Labels:
         """Returns ways through one branch: the fastest ones to its efficient last counts, or all."""
         found = []
         for last in range(branch.moved.shape[1]) if thorough else self._lasts(branch, slot):

@@ -38,7 +38,7 @@ MOST_LAYOUTS = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class GpuGroup:
+class BranchGroup:
     """A range of GPUs with the branches that run on it."""
 
     branches: tuple[int, ...]
@@ -51,7 +51,7 @@ class GpuGroup:
     """Locality of its GPUs, relative to those of the block's fork and join."""
 
 
-Partition = tuple[GpuGroup, ...]
+Partition = tuple[BranchGroup, ...]
 GroupShape = tuple[int, Locality]
 """Width and locality of a group: all that its cost depends on."""
 
@@ -102,7 +102,7 @@ def partition_set(
         near_is_fast: whether no transfer is faster between nodes than inside one.
     """
     widths = tuple(count for count in gpu_counts if count < width)
-    found: list[Partition] = [(GpuGroup(tuple(range(branches)), width, 0, SAME_START),)]
+    found: list[Partition] = [(BranchGroup(tuple(range(branches)), width, 0, SAME_START),)]
     complete = branches <= MAX_BRANCHES or not widths
     for groupings in _groupings(branches) if widths else ():
         groups = len(groupings[0])
@@ -115,7 +115,7 @@ def partition_set(
         slots = tuple(dict.fromkeys((*slots, *((width, place) for place in (SAME_START, SAME_NODE, CROSS_NODE)))))
     numbers = {slot: number for number, slot in enumerate(slots)}
 
-    def kind(lane: GpuGroup) -> tuple[tuple[int, ...], int]:
+    def kind(lane: BranchGroup) -> tuple[tuple[int, ...], int]:
         return lane.branches, numbers[lane.width, lane.place]
 
     lanes = tuple(dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement))
@@ -148,11 +148,11 @@ def _assigned(groups: Grouping, layout: "Layout") -> Iterator[Partition]:
     if sum(map(len, groups)) > MAX_BRANCHES:
         # The first groups have the most branches.
         spans = sorted(layout, key=lambda span: -span[0])
-        yield tuple(GpuGroup(group, *span) for group, span in zip(groups, spans, strict=True))
+        yield tuple(BranchGroup(group, *span) for group, span in zip(groups, spans, strict=True))
         return
     seen = set()
     for order in itertools.permutations(groups):
-        lanes = tuple(GpuGroup(group, *span) for group, span in zip(order, layout, strict=True))
+        lanes = tuple(BranchGroup(group, *span) for group, span in zip(order, layout, strict=True))
         # Two groups of one width and locality may swap their branches; that is the same partition.
         key = frozenset((lane.branches, lane.width, lane.place) for lane in lanes)
         if key not in seen:

@@ -38,37 +38,35 @@ class LimitedCosts:
             work_price: price of a GPU-second of layers, transfers and updates; of all-reduces too, unless they overlap.
             update_price: price of a GPU-second of updates, in addition to ``work_price``.
         """
-        self.costs = costs
-        self.layers = costs.graph.layers
-        self.gpu_counts = costs.gpu_counts
-        self.forward: Floats = costs.forward * time_price
-        """(L, K) price of the seconds of a forward pass."""
-        own = costs.compute + costs.sync
-        transfers = transfers * time_price
+        self.costs, self.layers, self.gpu_counts = costs, costs.graph.layers, costs.gpu_counts
         counts = np.array(costs.gpu_counts, dtype=float)
-        allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
-        self.weight: Floats = transfers + work_price * counts
+        self.work_price, moved = work_price, transfers * time_price
+        self.weight: Floats = moved + work_price * counts
         """(K,) price of a second of transfers into a layer, by its GPU count."""
-        self.room: Floats = self.weight * (allowed - own)
-        """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
-        self.spent_share: Floats = 1 - transfers / self.weight if work_price else np.zeros(len(counts))
+        self.spent_share: Floats = 1 - moved / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
-        self.work_price = work_price
-        update = costs.update[:, None]
-        spent = work_price * (costs.compute + update if costs.overlap else own) + update_price * update
-        self.added: Floats = counts * spent
-        """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
+        allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
+        self.room: Floats = self.weight * (allowed - (costs.compute + costs.sync))
+        """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
         self.priced = work_price > 0 or (update_price > 0 and bool(costs.update.any()))
         """Whether GPU-seconds have a price."""
-        self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
-        """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
+        self._price_layers(time_price, update_price, extra)
         self._moves: dict[tuple[int, Locality], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats, Floats]] = {}
         self._kinds = self._kinds_of(costs.update, extra)
-        self._shapes = [
-            (kind, *(index - source for source in layer.predecessors))
-            for index, (kind, layer) in enumerate(zip(self._kinds, self.layers, strict=True))
-        ]
+        readings = [tuple(index - source for source in x.predecessors) for index, x in enumerate(self.layers)]
+        self._shapes = [(kind, *reads) for kind, reads in zip(self._kinds, readings, strict=True)]
+
+    def _price_layers(self, time_price: float, update_price: float, extra: Floats | None) -> None:
+        costs = self.costs
+        own, update = costs.compute + costs.sync, costs.update[:, None]
+        spent = self.work_price * (costs.compute + update if costs.overlap else own) + update_price * update
+        self.forward: Floats = costs.forward * time_price
+        """(L, K) price of the seconds of a forward pass."""
+        self.added: Floats = np.array(costs.gpu_counts, dtype=float) * spent
+        """(L, K) price of a layer's GPU-seconds, which adds up over branches that run side by side."""
+        self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
+        """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
 
     def _kinds_of(self, updates: Floats, extra: Floats | None) -> list[int]:
         """Returns per layer a number that layers of equal costs share."""

@@ -19,14 +19,14 @@ import numpy as np
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
-from deeppool.planning.search.block_bounds import Block, Branch, Join
+from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Join
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
 from deeppool.planning.search.labels import Labels, PartialPlan, concatenated, label_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.local_search import LocalSearch
-from deeppool.planning.search.shortest_path import Budget, Edge, PathTable, Step
+from deeppool.planning.search.shortest_path import Budget, Edge, PathStep, PathTable
 
 MOST_PAIRS = 20_000
 """Pairs of labels that a search tries to prove the last fraction of a per cent."""
@@ -35,11 +35,11 @@ MOST_PAIRS = 20_000
 class BlockStep:
     """A block or region on several groups of GPUs, as one step."""
 
-    def __init__(self, parts: Sequence[Block | LocalSearch], budget: Budget) -> None:
+    def __init__(self, parts: Sequence[BlockBounds | LocalSearch], budget: Budget) -> None:
         """Takes one part for each group."""
         self.parts, self._budget = parts, budget
         self.lower: Floats = np.stack([part.lower for part in parts])
-        self.exact = all(isinstance(part, Block) and part.exact for part in parts)
+        self.exact = all(isinstance(part, BlockBounds) and part.exact for part in parts)
         self.guess: Floats = self.lower if self.exact else np.stack([part.guess for part in parts])
         self.version = 0
         self._settled: dict[tuple[int, int, int], PartialPlan] = {}
@@ -136,12 +136,12 @@ class BlockSolver:
         """Returns the ways through a model on all GPUs."""
         return PathTable(self.steps(series), self.fits(((self.gpus, SAME_START),)), self.budget)
 
-    def steps(self, series: Series) -> list[tuple[Step, int]]:
+    def steps(self, series: Series) -> list[tuple[PathStep, int]]:
         """Returns the steps of a model on all GPUs, each with the offset to add to its layers."""
         return self._steps_of(series, INPUT, ((self.gpus, SAME_START),))
 
-    def _steps_of(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> list[tuple[Step, int]]:
-        steps: list[tuple[Step, int]] = []
+    def _steps_of(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> list[tuple[PathStep, int]]:
+        steps: list[tuple[PathStep, int]] = []
         for layer, block in zip(series.layers, series.blocks, strict=True):
             if block is None:
                 places = {place for _, place in slots}
@@ -174,7 +174,7 @@ class BlockSolver:
         layers = sorted(layers_of(block))
         key = self.prices.shape([*layers, join]), slots, exits
         if key not in self._steps:
-            parts: list[Block | LocalSearch] = []
+            parts: list[BlockBounds | LocalSearch] = []
             for slot, exit_ in zip(slots, exits or (None,) * len(slots), strict=True):
                 if isinstance(block, NonSeriesParallel):
                     fits = self.fits((slot,))[0, 0]
@@ -185,7 +185,9 @@ class BlockSolver:
         step, first = self._steps[key]
         return step, layers[0] - first
 
-    def _block(self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, exit_: Locality | None) -> Block:
+    def _block(
+        self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, exit_: Locality | None
+    ) -> BlockBounds:
         """Returns a block on one group of GPUs."""
         width, entry = slot
         lanes = self.counts if self.side_by_side else ()
@@ -197,7 +199,7 @@ class BlockSolver:
         most = meeting.slack.max(axis=0)
         branches = [self._branch(branch, fork, join, entries, exits, most) for branch in block.branches]
         least_time = self._least_work(block, width) / width
-        return Block(branches, division, meeting, least_time=least_time, bounding=self.bounding)
+        return BlockBounds(branches, division, meeting, least_time=least_time, bounding=self.bounding)
 
     def _join(self, block: ParallelBlock, fork: int, join: int, entry: Locality, *, contained: bool) -> Join:
         prices, count = self.prices, len(self.counts)
@@ -218,7 +220,7 @@ class BlockSolver:
         entries: tuple[GroupShape, ...],
         exits: tuple[Locality, ...],
         most: Floats,
-    ) -> Branch:
+    ) -> BranchBounds:
         """Returns a branch on every group of GPUs that it may have; ``most`` is the join's largest (join,) slack."""
         prices, last = self.prices, branch.layers[-1]
         # (S, K, 1): the branch's last layer fits into the group.
@@ -228,12 +230,12 @@ class BlockSolver:
             moved = np.where(moved <= most, moved, np.inf)
         else:
             moved = np.broadcast_to(moved, (*moved.shape[:2], len(self.counts)))
-        tail: tuple[Sequence[Block], int] = (), 0
+        tail: tuple[Sequence[BlockBounds], int] = (), 0
         if branch.tail is not None:
             inside = tuple((width, SAME_START) for width, _ in entries)
             step, offset = self.step(branch.tail, last, join, inside, exits)
-            tail = [part for part in step.parts if isinstance(part, Block)], offset
-        return Branch(self._path(branch, fork, entries), moved, tail, prices.spent_share, priced=prices.priced)
+            tail = [part for part in step.parts if isinstance(part, BlockBounds)], offset
+        return BranchBounds(self._path(branch, fork, entries), moved, tail, prices.spent_share, priced=prices.priced)
 
     def _path(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
         """Returns the ways through a branch up to its tail, on each group, and the offset to add to their layers."""

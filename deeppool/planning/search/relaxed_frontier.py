@@ -22,7 +22,7 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.overlap import least_update, relaxed_costs
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.pareto import efficient_rows
-from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, Step
+from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, PathStep
 from deeppool.planning.search.step_labels import GAP, layer_heights, vertex_labels, with_points_between
 from deeppool.planning.search.sum_bounds import SumBounds
 
@@ -132,7 +132,7 @@ class RelaxedSearch:
             for row in np.unique(bounds.labels[position, chosen]).tolist()
         ]
         kinds = [step for step, _ in self.solver(0.0).steps(self.tree)]
-        found: dict[Step, dict[tuple[float, ...], Parts]] = {}
+        found: dict[PathStep, dict[tuple[float, ...], Parts]] = {}
         for number, group in groupby(sorted(set(wanted)), key=lambda item: item[0]):
             price, steps = prices[number], self.solver(prices[number]).steps(self.tree)
             for _, position, before, after in group:
@@ -144,7 +144,7 @@ class RelaxedSearch:
 
 
 def _bounds(
-    steps: Sequence[Step], alone: Sequence[StepLabels], heights: Sequence[Floats], prices: Floats
+    steps: Sequence[PathStep], alone: Sequence[StepLabels], heights: Sequence[Floats], prices: Floats
 ) -> tuple[list[StepLabels], LabelSums]:
     """Returns labels of each step, and their efficient sums; first those of vertices alone, which rule out many."""
     polygons = {
@@ -167,9 +167,9 @@ def _bounds(
     return labels, efficient_sums(labels, MOST_BOUNDS, useful.promising)
 
 
-def _labels_of(steps: Sequence[tuple[Step, int]], budget: Budget | None = None) -> list[StepLabels]:
+def _labels_of(steps: Sequence[tuple[PathStep, int]], budget: Budget | None = None) -> list[StepLabels]:
     """Returns all labels of each step at the price 1 of a GPU-second; without a budget none of blocks."""
-    made: dict[Step, StepLabels] = {}
+    made: dict[PathStep, StepLabels] = {}
     for step, _ in steps:
         if step not in made and (budget is not None or isinstance(step, Edge)):
             found = step.labels(0, np.full(step.lower.shape[1:], np.inf), budget or Budget(0))

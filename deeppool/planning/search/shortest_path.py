@@ -53,7 +53,7 @@ class Budget:
         return self.left <= 0
 
 
-class Step(Protocol):
+class PathStep(Protocol):
     """Protocol of the step from a layer of a series to the next one, included; S sets of GPUs, or 1 for all of them."""
 
     lower: Floats
@@ -77,7 +77,7 @@ class Step(Protocol):
 
 
 class Edge:
-    """Step to a layer from the one that it reads."""
+    """PathStep to a layer from the one that it reads."""
 
     version, exact = 0, True
 
@@ -117,7 +117,7 @@ class PathTable:
     S sets of GPUs at once: each is a slot.
     """
 
-    def __init__(self, steps: Sequence[tuple[Step, int]], fits: Floats, budget: Budget) -> None:
+    def __init__(self, steps: Sequence[tuple[PathStep, int]], fits: Floats, budget: Budget) -> None:
         """Prices all ways.
 
         Args:

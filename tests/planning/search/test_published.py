@@ -17,6 +17,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.graph.series_parallel import NonSeriesParallel, decompose
 from deeppool.planning.plan import Plan, PublishedClaim
 from deeppool.planning.request import gpu_counts_to_search
+from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.published import merge, new_set_terms, search_published
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
@@ -427,6 +428,20 @@ def test_branches_side_by_side_are_never_claimed_slower_than_one_after_another(p
     # Which is how they run where nothing better can be had.
     assert made.iteration_time <= sum(Definition(*problem).times(one_after_another)) * (1 + 1e-12)
     assert made.claim.gpus >= max(counts_of(made))
+
+
+@examples(100)
+@given(
+    problems(st.one_of(chain_graphs(), series_parallel_graphs(max_layers=9))), st.sampled_from(LIMITS), st.booleans()
+)
+def test_the_exact_plan_is_never_slower_at_the_amplification_that_the_published_one_really_has(problem, limit, as_run):
+    """The published plan may exceed its limit: the search then gets as much as its worst layer really spends."""
+    published = plan(*problem, limit, search="published", overlap_sync=as_run)
+    spent = max(1.0, *Definition(*problem).amplifications(places_of(published)))
+    made = plan(*problem, spent, overlap_sync=as_run)
+    assert made.over_limit == ()
+    factor = optimality_factor(made.optimality) if as_run else 1.0
+    assert made.iteration_time <= published.iteration_time * factor * (1 + 1e-12)
 
 
 # -- as a plan --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
-from deeppool.planning.search.block_bounds import Block
+from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.random_problems import random_problem
@@ -286,7 +286,7 @@ def proofs(monkeypatch):
 def sharp(request, monkeypatch):
     """Whether bounds treat forward and backward separately; if so, little is left to prove."""
     if not request.param:
-        monkeypatch.setattr(Block, "sharp_time", property(lambda self: self.time))
+        monkeypatch.setattr(BlockBounds, "sharp_time", property(lambda self: self.time))
     return request.param
 
 
