@@ -1,5 +1,32 @@
 """The searches for a plan: exact, published, memory-constrained, and whole frontiers.
 
+A model is a series of layers, and of *blocks*: branches between a fork and their join. A plan gives each layer a number
+of GPUs, and each block a partition of the GPUs into *groups* of neighbours. Branches of one group run one after
+another, groups run side by side:
+
+                                            GPU 3 ┌──────────┐
+             ┌─ branch 0 ─┐                 GPU 2 │ branch 1 │           ┌────────
+        fork ┼─ branch 1 ─┼ join            GPU 1 ├──────────┴┬──────────┤  join
+             └─ branch 2 ─┘                 GPU 0 │ branch 0  │ branch 2 │
+                                                  └───────────┴──────────┴── time
+
+    groups {0, 2} on GPUs 0-1, {1} on GPUs 2-3
+
+A *label* is a way to compute a part of the model, with the numbers that decide which way is better:
+
+    (seconds forward, seconds backward, GPU-seconds, transfers to the join)
+    branch 0  (2, 4, 12, 1)  ┐ one after another: +            ┐ side by side: the longer pass counts,
+    branch 2  (1, 2,  6, 1)  ┘ (3, 6, 18, 2)                   │ GPU-seconds and transfers add up:
+    branch 1  (3, 5, 16, 1)                                    ┘ (3, 6, 34, 3)
+
+Of labels with the same GPUs before and after, only those stay that no other one beats in every number (``pareto``).
+
+Most labels are never computed. For every block a lower bound is known at once, for all partitions and GPU counts
+(``block_bounds``). The search takes the shortest path through the model (``shortest_path``), computes the labels of the
+blocks on it (``block_evaluation``), and repeats until all blocks on the shortest path are computed: no other path can
+then be shorter. All questions read the same labels: the fastest plan within a limit per layer, or at a price of a
+GPU-second, of which the whole frontier consists; or at a price of a byte, for plans that fit into memory.
+
 search               exact search under a limit per layer
 limited_costs        costs that it reads, with edges over the limit left out
 optimality           the claim of optimality, and its factor

@@ -3,12 +3,10 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.planning.search.label_sums import StepLabels, efficient_sums
-from deeppool.planning.search.pareto import efficient_rows
 from tests.sampling import examples
 
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 9), st.integers(1, 9)), max_size=8)
@@ -53,18 +51,3 @@ def test_the_sum_of_two_steps_is_every_pair_that_no_other_one_beats():
     found = efficient_sums([first, second], 100)
     # (1 + 3, 5 + 2) = (4, 7) loses to (2 + 1, 1 + 4) = (3, 5).
     assert list(zip(found.time, found.work, strict=True)) == [(2, 9), (3, 5), (5, 3)]
-
-
-@pytest.mark.parametrize("count", [10, 6000])
-def test_efficient_rows_of_many_are_those_of_a_loop(count):
-    draw = np.random.default_rng(count)
-    key, time, work = draw.integers(0, 3, count), draw.integers(1, 300, count) / 7, draw.integers(1, 300, count) / 7
-    kept = efficient_rows(key, time, work)
-    for each in range(3):
-        least, expected = np.inf, []
-        for seconds, spent in sorted(zip(time[key == each], work[key == each], strict=True)):
-            if spent < least:
-                least = spent
-                expected.append((seconds, spent))
-        here = kept[key[kept] == each]
-        assert list(zip(time[here], work[here], strict=True)) == expected

@@ -8,7 +8,6 @@ import pytest
 
 from deeppool.planning.search.label_sums import StepLabels, efficient_sums
 from deeppool.planning.search.step_labels import GAP, vertex_labels, with_points_between
-from deeppool.planning.search.sum_bounds import SumBounds
 
 PRICES = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 8.0, math.inf])
 
@@ -68,20 +67,3 @@ def test_sums_of_labels_bound_every_sum_of_ways(seed):
             assert least <= time * (1 + GAP)
             loose += least < time * 0.99
     assert loose, "every sum is as good as its bound"
-
-
-def test_what_is_left_out_is_beaten_by_a_known_sum():
-    left_out = 0
-    for seed in range(20):
-        draw = np.random.default_rng(seed)
-        steps = [drawn(draw) for _ in range(4)]
-        labels = [labels_of(ways) for ways in steps]
-        every = efficient_sums(labels, 10_000)
-        bounds = SumBounds(PRICES, [heights_of(ways) for ways in steps])
-        bounds.learn(every.time[::3], every.work[::3])
-        kept = [step.keep(bounds.useful(position, step)) for position, step in enumerate(labels)]
-        left_out += sum(len(step.before) for step in labels) - sum(len(step.before) for step in kept)
-        found = efficient_sums(kept, 10_000, bounds.promising)
-        for time, work in zip(every.time, every.work, strict=True):
-            assert ((found.time <= time * (1 + 1e-12)) & (found.work <= work * (1 + 1e-12))).any()
-    assert left_out > 20 * 4

@@ -1,0 +1,47 @@
+"""Sums of labels of a model of one block, by hand: exact where all ways are tried, bounds elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
+from deeppool.graph.series_parallel import decompose
+from deeppool.planning.search import relaxed_frontier
+from deeppool.planning.search.relaxed_frontier import RelaxedSearch
+from tests.strategies import make_graph, profile_from_times
+
+EDGES = [(), (0,), (0,), (1, 2)]
+
+
+def frontier():
+    """Fork and join take nothing. Branch 0: 8 ms on one GPU, 5 on two. Branch 1: 4 ms on either. No transfers.
+
+    One after another: 8 + 4 = 12 ms at 12 GPU-ms, 5 + 4 = 9 at 14. Side by side, a GPU each: max(8, 4) = 8 at 12,
+    which beats both: the only efficient plan.
+    """
+    graph = make_graph(EDGES)
+    times = [lambda b: 1e-12, lambda b: {4: 8e-3, 2: 5e-3}.get(b, 1.0), lambda b: 4e-3, lambda b: 1e-12]
+    link = Link(1e12, 0.0, "by hand")
+    cluster = Cluster(2, "by hand", 2, link, link)
+    costs = price(profile_from_times(graph, times, (1, 2, 4)), Network(cluster), 4, (1, 2))
+    return RelaxedSearch(replace(costs, overlap=False), decompose(EDGES), 0.0).frontier()
+
+
+def test_all_ways_of_a_small_block_are_labels_and_their_sums_are_exact():
+    found = frontier()
+    assert found.time == pytest.approx([8e-3], rel=1e-6)
+    assert found.work == pytest.approx([12e-3], rel=1e-6)
+    options, starts = found.plan(0)
+    assert options[1:3] == (0, 0)
+    assert sorted(starts[1:3]) == [0, 1]
+
+
+def test_where_not_all_ways_are_tried_sums_are_bounds_and_plans_are_near(monkeypatch):
+    monkeypatch.setattr(relaxed_frontier, "MOST_PAIRS", 0)
+    found = frontier()
+    assert found.time[0] <= 8e-3
+    assert found.work[-1] <= 12e-3 * (1 + 1e-6)
+    assert found.time[0] == pytest.approx(8e-3, rel=0.01)
+    assert found.sums.seconds(found.labels)[0] == pytest.approx(8e-3, rel=1e-6)
