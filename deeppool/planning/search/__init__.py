@@ -1,7 +1,7 @@
 """The searches for a plan: exact, published, memory-constrained, and whole frontiers.
 
 A model is a series of layers, and of *blocks*: branches between a fork and their join. A plan gives each layer a number
-of GPUs, and each block a partition of the GPUs into *groups* of neighbours. Branches of one group run one after
+of GPUs, and each block a partition of the GPUs into *groups* of adjacent ones. Branches of one group run one after
 another, groups run side by side:
 
                                             GPU 3 ┌──────────┐
