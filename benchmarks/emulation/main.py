@@ -18,8 +18,8 @@ from pathlib import Path
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.cli.options import default_cluster
 from deeppool.planning.plan import Plan
+from deeppool.profiling.default_cluster import cluster_for
 from deeppool.records.run_record import RunRecord
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3")
@@ -88,7 +88,7 @@ def make_plan(model: str, arguments: argparse.Namespace) -> Plan:
         batch_sizes=[size for size in sizes if size <= arguments.global_batch],
         precision=arguments.precision,
     )
-    cluster = dp.find_cluster(default_cluster(profile.device, profile.device_name), arguments.gpus)
+    cluster = cluster_for(profile, arguments.gpus)
     return dp.plan(profile, cluster, arguments.global_batch, arguments.limit)
 
 

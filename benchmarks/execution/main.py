@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from machines import PORT, SUBNET, launcher, machines
+from machines import SUBNET, launcher, machines
 
 import deeppool as dp
 from deeppool.base import serialization
@@ -34,6 +34,8 @@ HERE = Path(__file__).parent
 LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
 SLOW = {"vgg16": ((3, 32, 32), 64), "resnet50": ((3, 32, 32), 64)}
 RANKS, CORES = 4, 0.5
+PORT = 29872
+"""Where the ranks meet that measure the network."""
 NETWORK_SECONDS = 20.0
 
 
@@ -168,7 +170,7 @@ def measured_cluster(folder: Path) -> Cluster:
                 "LOCAL_RANK": "0",
                 "LOCAL_WORLD_SIZE": "1",
                 "MASTER_ADDR": f"{SUBNET}.1",
-                "MASTER_PORT": str(PORT + 1),
+                "MASTER_PORT": str(PORT),
                 "GLOO_SOCKET_IFNAME": "eth0",
             },
         )

@@ -12,9 +12,9 @@ from typing import Any
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES, Sharing
-from deeppool.cli.options import default_cluster
 from deeppool.errors import DeeppoolError
 from deeppool.planning.plan import Plan
+from deeppool.profiling.default_cluster import cluster_for
 
 EXAMPLE = "examples.two_branch:two_branch"
 PLACEMENTS: dict[str, Sharing] = {
@@ -86,5 +86,5 @@ def make_plan(setting: Setting, device: str) -> Plan:
     """For a cluster of such devices, from a profile that is measured first."""
     sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
     profile = dp.profile(setting.foreground, setting.shape, device=device, batch_sizes=sizes)
-    cluster = dp.find_cluster(default_cluster(profile.device, profile.device_name), setting.gpus)
+    cluster = cluster_for(profile, setting.gpus)
     return dp.plan(profile, cluster, setting.global_batch, amplification_limit=2.0)

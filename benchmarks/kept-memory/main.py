@@ -23,7 +23,7 @@ import torch
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.collocation.background_worker import single_stage
+from deeppool.collocation.pieces import single_stage
 from deeppool.device.cpu import pin_to_core, usable_cores
 from deeppool.device.heap import keep_memory
 from deeppool.execution.communicator import SingleRank
