@@ -92,6 +92,10 @@ def test_servers_work_side_by_side() -> None:
     assert moments(plan)[3:] == [("a", 6.5, 7.0), ("b", 6.5, 7.0), ("c", 7.0, 8.5)]
     # From 6.5 to 7 both servers send.
     assert plan.transfer_time == pytest.approx(1.5 + 0.5 + 0.5 + 2.0)
+    # One that begins and ends during another counts for nothing: from 2 to 7.5, from 7.5 to 13.
+    longer = server_transfers(PARTS, [Gradient("c", 100, 2, (0,)), *gradients[1:]], price_of_servers)
+    assert moments(longer)[:2] == [("c", 2.0, 7.0), ("b", 4.0, 4.5)]
+    assert longer.transfer_time == pytest.approx(11.0)
 
 
 def test_bytes_that_the_user_gives_replace_both_bounds() -> None:

@@ -133,6 +133,10 @@ def test_batches_that_wait_for_the_network_anyway_travel_together_up_to_the_size
         ("b", "c", "d", pytest.approx(4.2), pytest.approx(4.7)),
         ("a", 5.0, pytest.approx(5.3)),
     ]
+    # Of larger ones only two fit into a batch: the bound is sqrt(420 B * 0.21 s / 0.01 s/B), 94 B.
+    large = [Gradient("e", 300, 4), *(Gradient(name, 40, part) for name, part in (("d", 3), ("c", 2), ("b", 1)))]
+    plan = plan_transfers(parts, large, price, error=0.05)
+    assert [sorted(each.gradients) for each in plan.transfers] == [["e"], ["b", "c"], ["d"]]
 
 
 @pytest.mark.parametrize(("latency", "per_byte", "total"), [(1e-3, 8e-9, 500_000_000), (1e-4, 5e-10, 10_000_000)])
