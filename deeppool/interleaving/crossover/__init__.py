@@ -18,6 +18,6 @@ orders          a rank's orders: crossover, one after the other, data parallel, 
 compared_rank   a rank that trains in several orders
 comparison      measures the crossover and other orders
 comparison_record  the record of that
-job_names       names of jobs, for records and folders
+named_jobs      the jobs by name, for records and folders, and the patterns that sum their gradients
 scheduler       CrossoverScheduler: trains, checkpoints, lets jobs join and leave
 """

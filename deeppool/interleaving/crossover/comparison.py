@@ -19,6 +19,7 @@ from deeppool.interleaving.crossover.comparison_record import (
     CrossoverComparison,
     OrderTimes,
 )
+from deeppool.interleaving.crossover.named_jobs import LIBRARY, named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
@@ -26,7 +27,6 @@ from deeppool.interleaving.crossover.round_time import (
     data_parallel_round_time,
     sequential_round_time,
 )
-from deeppool.interleaving.crossover.scheduler import LIBRARY, named_jobs
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from deeppool.device.protocol import Precision
+from deeppool.interleaving.crossover.named_jobs import LIBRARY, named_jobs
 from deeppool.interleaving.crossover.round_time import JobCosts
-from deeppool.interleaving.crossover.scheduler import LIBRARY, CrossoverScheduler, named_jobs
+from deeppool.interleaving.crossover.scheduler import CrossoverScheduler
 from deeppool.processes.launcher import Launcher
 from deeppool.training.training_job import TrainingJob
 

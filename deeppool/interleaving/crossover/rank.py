@@ -15,14 +15,12 @@ from deeppool.execution.rank import SPAN_DESCRIPTIONS, Command
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, user_task
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
 from deeppool.interleaving.crossover.memory import JobMemory, check_memory, job_memory
+from deeppool.interleaving.crossover.named_jobs import LIBRARY
 from deeppool.interleaving.crossover.order import turns
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 from deeppool.processes.heartbeat import Activity, Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.training.training_job import load_job
-
-LIBRARY = "library"
-"""Name of the all-reduce of the library: gloo's or NCCL's own."""
 
 
 class CrossoverRank:

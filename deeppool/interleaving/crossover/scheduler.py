@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.kinds import check_common_clock
@@ -17,7 +16,7 @@ from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.interleaving.crossover import measurements
-from deeppool.interleaving.crossover.job_names import job_name
+from deeppool.interleaving.crossover.named_jobs import LIBRARY, check_batch, job_name, named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.record import CrossoverJob, CrossoverRecord, CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
@@ -26,9 +25,6 @@ from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder
 from deeppool.training.training_job import TrainingJob
 
-LIBRARY = "library"
-PATTERNS = (LIBRARY, *(name for name in ALL_REDUCES if name != "hierarchical"))
-"""Ways to sum gradients; a hierarchy needs to know the nodes, which jobs without a plan do not name."""
 COMMAND_SECONDS = 1.0
 """Rounds that the ranks take by themselves last about as long: a job joins or leaves no later."""
 
@@ -237,7 +233,7 @@ class CrossoverScheduler:
         Raises:
             InvalidValueError: the batch is smaller than the number of ranks.
         """
-        _check_batch(global_batch, self.ranks)
+        check_batch(global_batch, self.ranks)
         name = job_name(job, self._names)
         self._names.add(name)
 
@@ -375,30 +371,3 @@ class CrossoverScheduler:
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
         )
-
-
-def named_jobs(
-    jobs: Sequence[TrainingJob], global_batch: int | Sequence[int], ranks: int, all_reduce: str
-) -> dict[str, tuple[TrainingJob, int]]:
-    """Returns jobs and their global batches by name.
-
-    Raises:
-        InvalidValueError: there is no job, not one batch for each, or a setting out of range.
-    """
-    batches = [global_batch] * len(jobs) if isinstance(global_batch, int) else list(global_batch)
-    if not jobs or len(batches) != len(jobs):
-        raise InvalidValueError(f"{len(jobs)} jobs have {len(batches)} global batches (give one for each, or one)")
-    if ranks < 1:
-        raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
-    if all_reduce not in PATTERNS:
-        raise InvalidValueError(f"all_reduce must be one of {', '.join(PATTERNS)}, got '{all_reduce}'")
-    found: dict[str, tuple[TrainingJob, int]] = {}
-    for job, batch in zip(jobs, batches, strict=True):
-        _check_batch(batch, ranks)
-        found[job_name(job, found)] = job, batch
-    return found
-
-
-def _check_batch(batch: int, ranks: int) -> None:
-    if batch < ranks:
-        raise InvalidValueError(f"a global batch must have a sample for each of {ranks} ranks, got {batch}")

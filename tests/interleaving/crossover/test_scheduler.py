@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import deeppool as dp
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.crossover.job_names import job_name
+from deeppool.interleaving.crossover.named_jobs import job_name
 from deeppool.interleaving.crossover.scheduler import FIRST_ROUNDS
 
 

@@ -1,0 +1,49 @@
+"""The jobs that share ranks, by names that are short, different from each other, and fit for a folder."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from deeppool.collectives.patterns import ALL_REDUCES
+from deeppool.errors import InvalidValueError
+from deeppool.training.training_job import TrainingJob
+
+LIBRARY = "library"
+"""Name of the all-reduce of the library: gloo's or NCCL's own."""
+PATTERNS = (LIBRARY, *(name for name in ALL_REDUCES if name != "hierarchical"))
+"""Ways to sum gradients; a hierarchy needs to know the nodes, which jobs without a plan do not name."""
+
+
+def job_name(job: TrainingJob, taken: Collection[str]) -> str:
+    """Returns the name of a job's model, with a number if others have it: ``resnet18``, ``resnet18-2``."""
+    model = job.model if isinstance(job.model, str) else type(job.model).__name__
+    base = re.sub(r"[^\w.-]+", "-", model.rpartition(":")[2]).strip(".-") or "job"
+    names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def named_jobs(
+    jobs: Sequence[TrainingJob], global_batch: int | Sequence[int], ranks: int, all_reduce: str
+) -> dict[str, tuple[TrainingJob, int]]:
+    """Returns jobs and their global batches by name.
+
+    Raises:
+        InvalidValueError: there is no job, not one batch for each, or a setting out of range.
+    """
+    batches = [global_batch] * len(jobs) if isinstance(global_batch, int) else list(global_batch)
+    if not jobs or len(batches) != len(jobs):
+        raise InvalidValueError(f"{len(jobs)} jobs have {len(batches)} global batches (give one for each, or one)")
+    if ranks < 1:
+        raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
+    if all_reduce not in PATTERNS:
+        raise InvalidValueError(f"all_reduce must be one of {', '.join(PATTERNS)}, got '{all_reduce}'")
+    found: dict[str, tuple[TrainingJob, int]] = {}
+    for job, batch in zip(jobs, batches, strict=True):
+        check_batch(batch, ranks)
+        found[job_name(job, found)] = job, batch
+    return found
+
+
+def check_batch(batch: int, ranks: int) -> None:
+    """Raises for a global batch with fewer samples than ranks."""
+    if batch < ranks:
+        raise InvalidValueError(f"a global batch must have a sample for each of {ranks} ranks, got {batch}")
