@@ -31,7 +31,7 @@ class TelemetryPanel(Panel):
         """Starts following the sampler."""
         self.sampler = sampler or Sampler()
         self.figure = go.FigureWidget(_axes(dark=False))
-        self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop")
+        self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop sampling")
         super().__init__([self.figure, self.status, self.stop])
         self._draw()
         self.sampler.watch(self._draw)

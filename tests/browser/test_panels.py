@@ -27,7 +27,7 @@ def test_a_figure_follows_its_data_and_the_theme_of_the_page_until_a_key_stops_i
     assert "Zoom" in tools and "Share chart..." not in tools
 
     # ipykernel drops the messages of a subshell that JupyterLab has deleted, and answers nothing.
-    stop, unanswered = notebook.button(panel, "Stop"), panel.get_by_text("No answer to a click")
+    stop, unanswered = notebook.button(panel, "Stop sampling"), panel.get_by_text("No answer to a click")
     assert not unanswered.is_visible()
     notebook.until(lambda: notebook.value("panel.stop.tooltip") == "dark")
     notebook.delete_subshells()

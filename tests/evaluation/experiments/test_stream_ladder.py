@@ -8,7 +8,7 @@ from deeppool.device.find import find_device
 from deeppool.evaluation.experiments.stream_ladder import LadderResult, StreamLadder, TwoJobs, _Beside
 from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
 
-RUNGS = mechanism_ladder(batch=256, smaller_batch=16, share=0.25)
+RUNGS = mechanism_ladder(batch=8192, smaller_batch=16, share=0.25)
 SMALL = mechanism_ladder(batch=2, smaller_batch=1, share=0.25)
 IDLE = 2e-3
 
