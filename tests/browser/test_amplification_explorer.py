@@ -5,6 +5,7 @@ from playwright.sync_api import Locator
 from deeppool.widgets.amplification_explorer import FADED
 from tests.browser.figure import Drawn
 from tests.browser.lab import Lab
+from tests.browser.notebook import Notebook
 
 CELLS = [
     "import deeppool as dp",
@@ -51,11 +52,11 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
     notebook.press(notebook.button(panel, "Save plan"), "Enter")
     notebook.until(lambda: "saved:" in panel.inner_text())
     assert notebook.value("dp.load(explorer.file.value).gpus") == 32
+    check_columns(notebook, panel)
 
 
-def test_sliders_keep_their_length_on_a_narrow_page(lab: Lab) -> None:
-    notebook = lab.open(CELLS)
-    panel = notebook.panel(".dp-amplification-explorer")
+def check_columns(notebook: Notebook, panel: Locator) -> None:
+    """Controls stand in two columns on a wide page and in one on a narrow page, and sliders keep their length."""
     tracks = panel.locator(".widget-slider .noUi-base")
     places = {}
     for width in (1280, 800):
@@ -64,7 +65,6 @@ def test_sliders_keep_their_length_on_a_narrow_page(lab: Lab) -> None:
         boxes = [tracks.nth(index).bounding_box() for index in range(tracks.count())]
         assert all(box is not None and box["width"] > LEAST_TRACK for box in boxes), (width, boxes)
         places[width] = len({box["x"] for box in boxes if box is not None})
-    # Columns of controls.
     assert places == {1280: 2, 800: 1}
 
 

@@ -20,6 +20,7 @@ from deeppool.training.graph_replay import GraphReplay
 from deeppool.training.step import Part, TrainingStep
 from deeppool.training.training_job import Training
 from tests.execution.training_rank import Model, Rule
+from tests.sampling import sampled
 
 ON_A_GPU = (
     pytest.mark.gpu,
@@ -134,7 +135,8 @@ def reader(data: Data) -> Callable[[range], Data]:
 
 
 @pytest.mark.parametrize(
-    "device", ["cpu", "replaying cpu", "emulated", "emulated:h200", pytest.param("cuda", marks=ON_A_GPU)]
+    "device",
+    ["cpu", *sampled(["replaying cpu", "emulated", "emulated:h200"], "emulated"), pytest.param("cuda", marks=ON_A_GPU)],
 )
 @pytest.mark.parametrize(("parts", "accumulation", "clip_norm"), [(1, 1, None), (3, 2, 0.1), (9, 1, 0.1), (9, 2, None)])
 @pytest.mark.parametrize("drive", [all_at_once, overlapping, by_buckets_backwards])

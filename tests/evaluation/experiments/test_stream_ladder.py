@@ -77,6 +77,7 @@ def test_a_saturating_and_an_idle_foreground_rank_the_mechanisms_differently(
     assert idle.ranking != saturating.ranking
 
 
+@pytest.mark.stress
 def test_the_numbers_are_the_same_every_time(idle: LadderResult) -> None:
     assert measured(8, IDLE) == idle
 
