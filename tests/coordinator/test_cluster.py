@@ -179,6 +179,8 @@ def day(nodes: Nodes) -> Day:
     together = coordinator.status()
     ended = [coordinator.wait(job, PATIENCE) for job in (first, second)]
     beside = trained(coordinator, background)
+    # A look at all processes may miss one that another one ends beside.
+    wait_until(lambda: len(backgrounds()) == 2, PATIENCE, "both background processes")
     held = backgrounds()
     cancelled = coordinator.cancel(background)
     psutil.wait_procs(held, timeout=PATIENCE)

@@ -88,6 +88,7 @@ class Scheduler:
         self._queues: list[StreamQueue] = []
         self._launched = 0
         self._threads: list[threading.Thread] = []
+        self._host_threads = torch.get_num_threads()
         self._error: tuple[str, Exception] | None = None
         """The first exception of a kernel that the host has not seen, and the kernel's operator."""
 
@@ -143,6 +144,7 @@ class Scheduler:
             raise RuntimeError(f"{operator} failed on the emulated device: {error}") from error
 
     def _add(self, queue: StreamQueue, entry: EventRecord | EventWait | QueuedKernel) -> None:
+        self._host_threads = torch.get_num_threads()
         if len(self._threads) < self._slots:
             thread = threading.Thread(target=self._work, name="emulated device", daemon=True)
             self._threads.append(thread)
@@ -162,6 +164,9 @@ class Scheduler:
                 queue, kernel = chosen
                 queue.running = True
             failure: tuple[str, Exception] | None = None
+            # A thread keeps the number that it started with, and sums depend on it.
+            if torch.get_num_threads() != self._host_threads:
+                torch.set_num_threads(self._host_threads)
             try:
                 with torch.no_grad():
                     kernel.run()

@@ -86,6 +86,20 @@ def test_a_training_gives_the_bits_of_the_cpu(
     assert all(map(torch.equal, found[2], expected[2]))
 
 
+def test_kernels_have_the_threads_of_the_host_whenever_its_number_changes(kind: str) -> None:
+    place, before = find_device(kind).torch_device(), torch.get_num_threads()
+    try:
+        for count in (2, 1, 2):
+            torch.set_num_threads(count)
+            expected, found = (
+                train(where, Attention, tokens, torch.optim.SGD) for where in (torch.device("cpu"), place)
+            )
+            assert found[0] == expected[0]
+            assert all(map(torch.equal, found[2], expected[2]))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_autocast_gives_the_bits_of_the_cpu(kind: str) -> None:
     results = []
     for place in (torch.device("cpu"), find_device(kind).torch_device()):
