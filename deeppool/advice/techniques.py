@@ -21,9 +21,26 @@ WORTH = 1.03
 """Least gain that is worth another way to train: a few percent are within the error of most predictions."""
 
 
-def verdict_on(gain: float) -> Verdict:
-    """Returns whether a predicted gain is worth it."""
-    return "yes" if gain >= WORTH else "no"
+def verdict_on(gain: float, error: float | None) -> Verdict:
+    """Returns whether a predicted gain is worth it; unknown where it lies within the error of estimated times."""
+    if gain < WORTH:
+        return "no"
+    return "unknown" if gain - 1 <= (error or 0.0) else "yes"
+
+
+def judge(technique: str, gain: float, error: float | None, evidence: str, next_step: str) -> Finding:
+    """Returns the finding on a predicted gain, which the evidence states.
+
+    Args:
+        technique: see :class:`Finding`, as the other texts.
+        gain: speed or throughput in times that of the baseline.
+        error: relative error of the layer times; None: they were measured, or it is unknown.
+        evidence: facts behind the gain.
+        next_step: command or call that makes use of the technique.
+    """
+    verdict = verdict_on(gain, error)
+    doubt = f"; within the ± {100 * (error or 0.0):.0f} % of the estimate" if verdict == "unknown" else ""
+    return Finding(technique, verdict, gain, evidence + doubt, next_step)
 
 
 def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: str) -> Finding:
@@ -32,7 +49,7 @@ def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: s
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
         evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"
-    return Finding("burst parallelism", verdict_on(gain), gain, evidence, f"{plan_command} -o plan.json")
+    return judge("burst parallelism", gain, fastest.error, evidence, f"{plan_command} -o plan.json")
 
 
 def collocation(
@@ -50,29 +67,32 @@ def collocation(
     idle = max(0.0, found.gpus - min(busy, default=baseline.gpus))
     gain = (first + idle * second) / (first + (found.gpus - baseline.gpus) * second)
     evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
-    if verdict_on(gain) == "yes":
+    if gain >= WORTH:
         evidence += (
             f": a second job there trains {idle * second:.4g} samples/s beside {first:.4g}, {gain:.2f} times as many "
             "as with DDP, if nothing interferes"
         )
     command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o plan.json"
-    return Finding("collocation", verdict_on(gain), gain, evidence, command)
+    return judge("collocation", gain, profile.error, evidence, command)
 
 
 def ordered_transfers(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
-    """Judges gradients that are sent in the order of need, in batches and patterns that suit model and network."""
+    """Judges gradients that are sent in the order of need, in batches and patterns that suit model and network.
+
+    The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have.
+    """
     step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())"
     if baseline.gpus == 1 or not profile.graph.parameter_bytes:
         return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
     cluster = replace(costs.network.cluster, gpus=baseline.gpus)
     found = compare_transfers(profile, cluster, costs.global_batch)
-    gain = found.speedup(DDP)
+    gain = found.speedup(TUNED_DDP)
     seconds = {method: format_seconds(found.plan(method).iteration_time) for method in (CARAMEL, DDP, TUNED_DDP, DEAR)}
     evidence = (
         f"forward and backward take {seconds[CARAMEL]} with them, {seconds[DDP]} by DDP ({seconds[TUNED_DDP]} with its "
         f"best bucket size), {seconds[DEAR]} by DeAR"
     )
-    return Finding("ordered transfers", verdict_on(gain), gain, evidence, step)
+    return judge("ordered transfers", gain, profile.error, evidence, step)
 
 
 def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
@@ -89,14 +109,13 @@ def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
         f"two such jobs compute {format_seconds(compute)} and transfer {format_seconds(transfer)} a step each: "
         f"together {gain:.2f} times as fast as one after the other"
     )
-    verdict = verdict_on(gain)
     memory = memory_model(profile, costs.global_batch)
     needed = 2 * memory.peak([tuple(range(cluster.gpus))] * len(profile.graph.layers)) if memory.known else 0
-    if verdict == "yes" and cluster.memory is not None and needed > cluster.memory:
-        verdict = "no"
-        evidence += f", but they need {format_bytes(needed)} of {format_bytes(int(cluster.memory))}"
     step = "dp.CrossoverScheduler([job, other]), two training jobs on the same ranks"
-    return Finding("crossover", verdict, gain, evidence, step)
+    if gain >= WORTH and cluster.memory is not None and needed > cluster.memory:
+        evidence += f", but they need {format_bytes(needed)} of {format_bytes(int(cluster.memory))}"
+        return Finding("crossover", "no", gain, evidence, step)
+    return judge("crossover", gain, profile.error, evidence, step)
 
 
 def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
@@ -111,9 +130,9 @@ def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
     gain = 2 * baseline.seconds / max(doubled, 2 * transfer)
     evidence = f"twice the samples take {format_seconds(doubled)}: two waves are at best {gain:.2f} times as fast"
     step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())"
-    verdict, memory = verdict_on(gain), memory_model(profile, batch)
-    if verdict == "no":
-        return Finding("two waves", verdict, gain, evidence, step)
+    memory = memory_model(profile, batch)
+    if gain < WORTH:
+        return Finding("two waves", "no", gain, evidence, step)
     if cluster.memory is None or not memory.known:
         return Finding("two waves", "unknown", gain, f"{evidence}, if memory has no room for that many", step)
     everywhere = [tuple(range(cluster.gpus))] * len(profile.graph.layers)
@@ -124,7 +143,7 @@ def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
         return Finding("two waves", "no", gain, f"{evidence}, but so is one of twice the batch, which {has} hold", step)
     if waves > cluster.memory:
         return Finding("two waves", "no", gain, f"{evidence}, but they need {format_bytes(waves)} of {has}", step)
-    return Finding("two waves", "yes", gain, f"{evidence}, and {has} hold no batch of twice the size", step)
+    return judge("two waves", gain, profile.error, f"{evidence}, and {has} hold no batch of twice the size", step)
 
 
 def partial_collectives() -> Finding:

@@ -6,11 +6,11 @@ from deeppool.advice.record import Advice
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 
-_COLOURS = {"yes": theme.GREEN, "no": theme.BLUE}
+_COLOURS = {"yes": theme.GREEN, "no": theme.BLUE, "unknown": theme.ORANGE}
 
 
 def advice(found: Advice, *, dark: bool = False) -> go.Figure:
-    """Draws the predicted gain of each technique as a bar, of those that take no measurement."""
+    """Draws the predicted gain of each technique as a bar; where there is no prediction, there is no bar."""
     known = [finding for finding in found.findings if finding.gain is not None][::-1]
     figure = go.Figure(
         go.Bar(
