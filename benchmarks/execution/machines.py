@@ -4,7 +4,9 @@ Needs root, ``ip`` and ``tc``, and the cpu controller of cgroups. Everything is 
 """
 
 import contextlib
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +50,8 @@ def launcher(machine: int) -> tuple[str, ...]:
 def machines(count: int, bits_per_second: float, cores: float) -> Iterator[Machines]:
     """Sets up machines whose links have a rate in either direction, and which have so many cores' time each."""
     with contextlib.ExitStack() as stack:
+        # By itself it would end this process where it is, and leave the machines.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)))
         _run(f"ip link add {BRIDGE} type bridge")
         stack.callback(_run, f"ip link del {BRIDGE}")
         _run(f"ip link set {BRIDGE} up")
