@@ -6,6 +6,7 @@ time: it takes the seconds that an H200 is estimated to take, and shares its mul
 device       EmulatedDevice: the device as the other packages see it
 runtime      the parts of a device, and the streams of its threads
 tensor       tensors of the device, and their operators
+registration its factories, as torch calls them
 signature    which arguments of an operator are read, and which are written
 shapes       shapes of an operator's results, before it has run
 memory       caching allocator: a pool for each stream

@@ -12,9 +12,9 @@ from deeppool.device.datasheet import GPUS, GpuSheet, find_gpu
 from deeppool.device.emulated.graph import capture_graphs
 from deeppool.device.emulated.host_transfer import HostTransfer
 from deeppool.device.emulated.kernel_costs import KernelCosts
+from deeppool.device.emulated.registration import Registration
 from deeppool.device.emulated.runtime import DeviceRuntime, DeviceStream
 from deeppool.device.emulated.scheduler import Event, Scheduler
-from deeppool.device.emulated.tensor import Registration
 from deeppool.device.emulated.virtual_scheduler import HARDWARE_QUEUES, VirtualScheduler
 from deeppool.device.heap import keep_memory
 from deeppool.device.protocol import Launch, Precision, StreamPriority

@@ -2,16 +2,14 @@
 
 An EmulatedTensor lies in memory of the device. Its operators reach ``__torch_dispatch__``, below autograd, which runs
 over them unchanged. For torch's own code in C++ it is a tensor of the CPU, so that the kernels, and autocast, are the
-CPU's; in Python its device is ``privateuseone``, for which the factories are registered here.
+CPU's; in Python its device is ``privateuseone``.
 """
 
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from deeppool.device.datasheet import GPUS
 from deeppool.device.emulated.memory import Access, Memory, Region
 from deeppool.device.emulated.runtime import TYPE, DeviceRuntime
 from deeppool.device.emulated.shapes import Form, form_of
@@ -182,7 +180,7 @@ def _queue(operator: Any, signature: Signature, arguments: _Arguments) -> Any:
         if forms is None:
             return _after_waiting(operator, args, kwargs, runtime)
     several = isinstance(forms, tuple | list)
-    made = [_map(Form, lambda form: _new(form, runtime), form) for form in (forms if several else [forms])]
+    made = [_map(Form, lambda form: new_tensor(form, runtime), form) for form in (forms if several else [forms])]
     fresh: list[Any] = list(_tensors(made))
     outputs = [_backing(tensor) for tensor in fresh]
 
@@ -231,7 +229,7 @@ def _give_shapes(
     )
     forms = [found] if isinstance(found, Form) else list(found)
     for output, form in zip(outputs, forms, strict=True):
-        made = _new(form, runtime)
+        made = new_tensor(form, runtime)
         output.backing, output.memory = made.backing, made.memory
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             output.set_(made.backing)
@@ -277,7 +275,7 @@ def _after_waiting(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 def to_device(source: torch.Tensor, runtime: DeviceRuntime) -> EmulatedTensor:
     """Copies a tensor of the host to the device."""
     dense = source.detach().contiguous()
-    made = _new(Form(tuple(dense.shape), tuple(dense.stride()), dense.dtype), runtime)
+    made = new_tensor(Form(tuple(dense.shape), tuple(dense.stride()), dense.dtype), runtime)
     made.copy_(dense)
     return made
 
@@ -299,7 +297,8 @@ def _to_host(source: EmulatedTensor, non_blocking: bool) -> torch.Tensor:
     return pending
 
 
-def _new(form: Form, runtime: DeviceRuntime) -> EmulatedTensor:
+def new_tensor(form: Form, runtime: DeviceRuntime) -> EmulatedTensor:
+    """Returns a tensor of a form in memory of the device, which holds whatever was there."""
     memory = runtime.allocate(form.bytes)
     real = torch.empty(0, dtype=form.dtype).set_(memory.block.storage, 0, form.shape, form.strides)
     return EmulatedTensor.wrap(real, memory, runtime)
@@ -365,60 +364,3 @@ def _map(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
 
 def _name(operator: Any) -> str:
     return str(operator).removeprefix("aten.").removesuffix(".default")
-
-
-class Registration:
-    """Registers the device's factories with torch, in this process; torch's registrations last as long as it."""
-
-    def __init__(
-        self, runtime: Callable[[int], DeviceRuntime], runtimes: Callable[[], Iterable[DeviceRuntime]]
-    ) -> None:
-        """Registers them.
-
-        Args:
-            runtime: returns the runtime of this process with an index.
-            runtimes: returns all that this process uses.
-        """
-        self._runtime, self._runtimes = runtime, runtimes
-        torch._register_device_module(TYPE, self._module())
-        self._library = torch.library.Library("aten", "IMPL")
-        self._library.impl("empty.memory_format", self._empty, "PrivateUse1")
-        self._library.impl("empty_strided", self._empty_strided, "PrivateUse1")
-
-    def _module(self) -> types.ModuleType:
-        """Returns the module of functions that torch calls of every device."""
-        module = types.ModuleType(f"torch.{TYPE}")
-        module.__dict__.update(
-            _is_in_bad_fork=lambda: False,
-            manual_seed_all=self._seed,
-            is_available=lambda: True,
-            device_count=lambda: 1 + len(GPUS),
-            current_device=lambda: 0,
-        )
-        return module
-
-    def _seed(self, seed: int) -> None:
-        for runtime in self._runtimes():
-            runtime.generator.manual_seed(seed)
-
-    def _empty(self, size: Sequence[int], *, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
-        form = kwargs.get("memory_format")
-        like = torch.empty(size, dtype=dtype, device="meta", memory_format=form or torch.contiguous_format)
-        return self._empty_strided(size, like.stride(), dtype=like.dtype, device=kwargs.get("device"))
-
-    def _empty_strided(
-        self,
-        size: Sequence[int],
-        stride: Sequence[int],
-        *,
-        dtype: torch.dtype | None = None,
-        device: torch.device | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        runtime = self._runtime(0 if device is None or device.index is None else device.index)
-        made = _new(Form(tuple(size), tuple(stride), dtype or torch.get_default_dtype()), runtime)
-        if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
-            # torch.tensor fills it at once, without an operator that could be queued.
-            runtime.hazards.launch(runtime.stream.index, "tensor", [], [region_of(made)])
-            runtime.synchronize(runtime.stream)
-        return made
