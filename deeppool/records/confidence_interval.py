@@ -7,8 +7,8 @@ the variation between two starts of the same run.
 
 import itertools
 import math
-from collections.abc import Callable
-from statistics import fmean
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
 
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
@@ -39,6 +39,30 @@ def confidence_half_width(without: Callable[[range], float | None], rounds: int,
     error = math.sqrt((blocks - 1) / blocks * sum((estimate - middle) ** 2 for estimate in known))
     freedom = blocks - 1
     return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
+
+
+def median_ratio(over: Sequence[float], ours: Sequence[float], repetitions: int) -> tuple[float, float | None]:
+    """Returns the ratio of two medians, and half the width of its 95 % confidence interval.
+
+    Args:
+        over: times, as many from each repetition.
+        ours: times that they are divided by, measured by turns with the others.
+        repetitions: number of repetitions; the interval needs two.
+    """
+
+    def kept(values: Sequence[float], without: range) -> float:
+        size = max(1, len(values) // repetitions)
+        return median(value for place, value in enumerate(values) if place // size not in without)
+
+    def ratio(without: range) -> float:
+        return kept(over, without) / kept(ours, without)
+
+    return ratio(range(0)), confidence_half_width(ratio, repetitions)
+
+
+def format_ratio(ratio: float, half_width: float | None) -> str:
+    """Formats a ratio and its half width: ``1.21 ± 0.06``."""
+    return f"{ratio:.2f}{'' if half_width is None else f' ± {half_width:.2f}'}"
 
 
 def format_interval(half_width: float | None) -> str:

@@ -1,14 +1,13 @@
 """The record of ways to send the gradients of one job, measured by turns."""
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
-from deeppool.records.confidence_interval import confidence_half_width
+from deeppool.records.confidence_interval import format_ratio, median_ratio
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.units import format_bytes, format_seconds
 
@@ -99,16 +98,7 @@ class MeasuredTransfers:
             The ratio of the medians, and half of its 95 % confidence interval, which needs two repetitions.
         """
         ours = (self.methods[-1] if method is None else self.times(method)).seconds
-        theirs = self.times(over).seconds
-
-        def kept(values: Sequence[float], without: range) -> float:
-            size = len(values) // self.repetitions
-            return statistics.median(x for i, x in enumerate(values) if i // size not in without)
-
-        def ratio(without: range) -> float:
-            return kept(theirs, without) / kept(ours, without)
-
-        return ratio(range(0)), confidence_half_width(ratio, self.repetitions)
+        return median_ratio(self.times(over).seconds, ours, self.repetitions)
 
     def __str__(self) -> str:
         last = self.methods[-1]
@@ -120,10 +110,7 @@ class MeasuredTransfers:
         for each in self.methods:
             bucket = "" if each.bucket is None else f", buckets of {format_bytes(each.bucket)}"
             predicted = "" if each.plan is None else f", predicted {format_seconds(each.plan.iteration_time)}"
-            gain = ""
-            if each is not last:
-                longer, half_width = self.speedup(each.method)
-                gain = f"; {longer:.2f}{'' if half_width is None else f' ± {half_width:.2f}'} times {last.method}"
+            gain = "" if each is last else f"; {format_ratio(*self.speedup(each.method))} times {last.method}"
             lines.append(
                 f"{each.method:18s}{format_seconds(each.median):>9s} an iteration, "
                 f"{self.hidden_share(each.method):.0%} of {format_seconds(each.transfers_alone)} of transfers "

@@ -2,8 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from deeppool.base import serialization
@@ -14,12 +13,11 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
 from deeppool.device.environment import package_versions
 from deeppool.errors import InvalidValueError
+from deeppool.execution.comparison.turns import Turns, joined_ranks
 from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
-from deeppool.execution.ranks import RENDEZVOUS_SECONDS, RUNTIME_BYTES, START_SECONDS
 from deeppool.job import Progress
-from deeppool.processes.launcher import Launcher, LocalLauncher
+from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
-from deeppool.processes.rank_group import RankGroup, private_folder
 from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.training.training_job import TrainingJob, save_job
@@ -33,7 +31,6 @@ SIZES = tuple(2**exponent for exponent in range(8, 26, 3))
 """Bytes at which the network is measured: 256 B to 8 MiB."""
 WARM_UP = 6
 """Updates before a method is measured: those of its plan, and one by it."""
-TIMEOUT = 600.0
 
 
 @registered
@@ -81,27 +78,24 @@ def measure_transfers(
     _check(job, methods, ranks, repetitions, iterations)
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)
-    with private_folder() as folder, RankGroup(places := launcher or LocalLauncher(device, ranks)) as group:
-        places.check("the job", RUNTIME_BYTES)
-        save_job(job, folder)
-        places.distribute_files(folder)
-        for rank in range(ranks):
-            setup = {"rank": rank, "ranks": ranks, "device": device, "batch": global_batch}
-            setup |= asdict(places.worker_spec(rank)) | {"per_node": ranks_per_node or ranks}
-            group.start(WORKER).send("setup", **setup)
-        answers = group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+    with joined_ranks(
+        WORKER,
+        ranks,
+        save=lambda folder: save_job(job, folder),
+        device=device,
+        launcher=launcher,
+        report=report,
+        batch=global_batch,
+        per_node=ranks_per_node or ranks,
+    ) as turns:
+        found = _Measured(turns, job, global_batch, iterations, ranks)
         report("measuring the network", 0.05)
-        found = _Measured(
-            group, job, global_batch, iterations, device_name=answers[0]["device_name"], ranks=ranks, folder=folder
-        )
         found.measure_network(network_seconds)
         for name in methods:
             report(f"preparing {name}", 0.1)
             found.prepare(name, [float(BUCKET_BYTES), *buckets] if "best bucket" in name else [float(BUCKET_BYTES)])
         found.prepare(COMPUTING, [float(BUCKET_BYTES)])
-        for number in range(repetitions):
-            report("comparing methods", 0.3 + 0.7 * number / repetitions)
-            found.repeat()
+        for _ in turns.repeat([*methods, COMPUTING], iterations, repetitions, begin=0.3):
             if on_record is not None:
                 on_record(found.record())
         return found.record()
@@ -122,25 +116,21 @@ def _check(job: TrainingJob, methods: Sequence[str], ranks: int, repetitions: in
 
 @dataclass
 class _Measured:
-    """Commands to the ranks, and what they have measured so far."""
+    """What the ranks measure by turns, and what they have measured before."""
 
-    group: RankGroup
+    turns: Turns
     job: TrainingJob
     global_batch: int
     iterations: int
-    device_name: str
     ranks: int
-    folder: Path
     cluster: dict[str, Any] = field(default_factory=dict)
     buckets: dict[str, float] = field(default_factory=dict)
     plans: dict[str, TransferPlan | None] = field(default_factory=dict)
     alone: dict[str, tuple[float, float]] = field(default_factory=dict)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    timelines: dict[str, Timeline | None] = field(default_factory=dict)
 
     def measure_network(self, seconds: float) -> None:
         """Measures the network between the ranks."""
-        self.cluster = self._ask("network", sizes=SIZES, seconds=seconds)[0]["cluster"]
+        self.cluster = self.turns.ask("network", sizes=SIZES, seconds=seconds)[0]["cluster"]
 
     def prepare(self, name: str, buckets: Sequence[float]) -> None:
         """Makes a method with the best of some sizes of buckets, and measures its transfers alone."""
@@ -149,61 +139,46 @@ class _Measured:
             times = {}
             for bucket in buckets:
                 self._make(name, bucket)
-                times[bucket] = min(self._train(name, self.iterations)[0])
+                times[bucket] = min(self.turns.train(name, self.iterations).seconds)
             best = min(times, key=times.__getitem__)
         transfers = self._make(name, best)[0]["transfers"]
         self.plans[name] = transfers and serialization.from_json(transfers, TransferPlan, "the plan of transfers")
         if "best bucket" in name or name == DDP:
             self.buckets[name] = best
-        answers = self._ask("transfers", method=name, repetitions=5)
+        answers = self.turns.ask("transfers", way=name, repetitions=5)
         self.alone[name] = max(each["seconds"] for each in answers), max(each["computing"] for each in answers)
-        self.seconds[name] = []
-
-    def repeat(self) -> None:
-        """Measures all methods once more, one after the other."""
-        for name in self.seconds:
-            found, self.timelines[name] = self._train(name, self.iterations)
-            self.seconds[name] = [*self.seconds[name], *found]
 
     def record(self) -> MeasuredTransfers:
         """Returns what was measured so far."""
-        names = [name for name in self.seconds if name != COMPUTING]
+        names = [name for name in self.plans if name != COMPUTING]
         model = self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
         return MeasuredTransfers(
             model=model,
             ranks=self.ranks,
             global_batch=self.global_batch,
-            device_name=self.device_name,
+            device_name=self.turns.device_name,
             cluster=serialization.from_json(self.cluster, Cluster, "the measured network"),
-            compute=tuple(self.seconds[COMPUTING]),
+            compute=self.turns.seconds(COMPUTING),
             core_time=self.alone[names[-1]][1],
             methods=tuple(
                 MeasuredMethod(
                     name,
-                    tuple(self.seconds[name]),
+                    self.turns.seconds(name),
                     self.alone[name][0],
                     self.buckets.get(name),
                     self.plans[name],
-                    self.timelines[name],
+                    self._timeline(name),
                 )
                 for name in names
             ),
-            repetitions=len(self.seconds[COMPUTING]) // self.iterations,
+            repetitions=len(self.turns.rounds[COMPUTING]),
             date=datetime.datetime.now().isoformat(timespec="seconds"),
             versions=package_versions("deeppool", "torch"),
         )
 
+    def _timeline(self, name: str) -> Timeline | None:
+        found = self.turns.rounds[name][-1].answers[0]["timeline"]
+        return found and serialization.from_json(found, Timeline, "the measured timeline")
+
     def _make(self, name: str, bucket: float) -> list[Message]:
-        return self._ask(
-            "prepare", method=name, bucket=bucket, cluster=self.cluster, folder=str(self.folder), warm_up=WARM_UP
-        )
-
-    def _train(self, name: str, iterations: int) -> tuple[list[float], Timeline | None]:
-        answers = self._ask("train", method=name, iterations=iterations)
-        timeline = answers[0]["timeline"]
-        slowest = [max(times) for times in zip(*(each["seconds"] for each in answers), strict=True)]
-        return slowest, timeline and serialization.from_json(timeline, Timeline, "the measured timeline")
-
-    def _ask(self, command: str, **arguments: Any) -> list[Message]:
-        self.group.send(command, **arguments)
-        return self.group.collect("done", TIMEOUT, "while methods were compared")
+        return self.turns.prepare(name, bucket=bucket, cluster=self.cluster, warm_up=WARM_UP)

@@ -1,100 +1,87 @@
-"""A rank that trains the same jobs in several orders by turns, and the entry point of its process.
+"""A rank that trains the same jobs in several orders by turns, and the entry point of its process."""
 
-Command: ``compare`` with rounds of each order. Each order has weights of its own, as only times are compared.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from deeppool.collectives.layout import Layout
-from deeppool.execution.rank import Command
+from deeppool.execution.comparison.ways import Ways
+from deeppool.execution.data_parallel.compared_methods import DataParallel
 from deeppool.execution.training_task import TrainingTask, user_task
 from deeppool.execution.worker import serve
-from deeppool.interleaving.crossover.comparison_record import CROSSOVER, DATA_PARALLEL, SEQUENTIAL, SHIFTED
+from deeppool.interleaving.crossover.comparison_record import CROSSOVER, DATA_PARALLEL, SEQUENTIAL
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers
-from deeppool.interleaving.crossover.orders import (
-    DataParallelJob,
-    cross_over,
-    data_parallel,
-    one_after_the_other,
-    shifted,
-)
+from deeppool.interleaving.crossover.orders import cross_over, data_parallel, one_after_the_other, shifted
 from deeppool.interleaving.crossover.rank import CrossoverRank
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.training.training_job import TrainingJob, load_job
 
 
-class ComparedRank:
-    """The orders of one rank."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order, as a way of training; its jobs live as long as the rank."""
+
+    run: Callable[[Message], dict[str, Any]]
+
+    def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
+        """Trains some rounds."""
+        return self.run(message)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class OrdersOfRank:
+    """Makes the orders of one rank, all but the first two with jobs of their own."""
 
     def __init__(self, rank: CrossoverRank) -> None:
         """Takes the rank, whose jobs are made."""
         self._rank = rank
-        self._data_parallel: list[DataParallelJob] = []
-        self._shifted: list[JobOnRank] = []
 
-    @property
-    def commands(self) -> Mapping[str, Command]:
-        """All commands by name."""
-        return {
-            "prepare": Command("making the same jobs for other orders", self.prepare),
-            "compare": Command("training in several orders", self.compare),
-        }
+    def make(self, message: Message) -> tuple[Order, dict[str, Any]]:
+        """Makes the order of a command."""
+        order, jobs = message["way"], self._rank.jobs
+        if order == CROSSOVER:
+            return Order(lambda sent: cross_over(jobs, sent["rounds"])), {}
+        if order == SEQUENTIAL:
+            return Order(lambda sent: one_after_the_other(jobs, sent["rounds"])), {}
+        loaded = self._load(message["jobs"])
+        if order == DATA_PARALLEL:
+            steps = [self._data_parallel_step(*each, message["bucket_megabytes"]) for each in loaded]
+            return Order(lambda sent: data_parallel(steps, sent["rounds"])), {}
+        trainers = [self._in_thread(name, *each) for name, each in zip(message["jobs"], loaded, strict=True)]
+        return Order(lambda sent: shifted(trainers, sent["rounds"], sent["shifts"])), {}
 
-    def prepare(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Makes what the given orders need."""
-        for name, batch in message["jobs"].items():
-            if DATA_PARALLEL in message["orders"]:
-                job, task = self._load(name, batch)
-                self._data_parallel.append(self._wrap(job, task, batch, message["bucket_megabytes"]))
-            if SHIFTED in message["orders"]:
-                job, task = self._load(name, batch)
-                # Each thread needs groups of its own.
-                queue = TransferQueue(self._rank.device)
-                self._shifted.append(self._rank.make_trainer(name, task, batch, queue, RandomNumbers(job.seed)))
-        return {}
+    def _load(self, jobs: dict[str, int]) -> Iterator[tuple[TrainingJob, TrainingTask, int]]:
+        for name, batch in jobs.items():
+            job = load_job(self._rank.folder / name)
+            with RandomNumbers(job.seed).current():
+                yield job, user_task(job, batch, self._rank.place), batch
 
-    def compare(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Trains some rounds in each order; returns the seconds of every round, and the turns of two of them."""
-        rounds, jobs = message["rounds"], self._rank.jobs
-        seconds: dict[str, list[float]] = {}
-        crossed: list[dict[str, Any]] = []
-        alone: list[dict[str, Any]] = []
-        for order in message["orders"]:
-            dist.barrier()
-            if order == CROSSOVER:
-                seconds[order], crossed = cross_over(jobs, rounds)
-            elif order == SEQUENTIAL:
-                seconds[order], alone = one_after_the_other(jobs, rounds)
-            elif order == DATA_PARALLEL:
-                seconds[order] = data_parallel(self._data_parallel, rounds)
-            else:
-                seconds[order] = shifted(self._shifted, rounds, message["shifts"])
-        return {"seconds": seconds, "turns": crossed, "alone": alone}
+    def _in_thread(self, name: str, job: TrainingJob, task: TrainingTask, batch: int) -> JobOnRank:
+        # Each thread needs groups of its own.
+        return self._rank.make_trainer(name, task, batch, TransferQueue(self._rank.device), RandomNumbers(job.seed))
 
-    def _load(self, name: str, batch: int) -> tuple[TrainingJob, TrainingTask]:
-        job = load_job(self._rank.folder / name)
-        with RandomNumbers(job.seed).current():
-            return job, user_task(job, batch, self._rank.place)
-
-    def _wrap(self, job: TrainingJob, task: TrainingTask, batch: int, bucket_megabytes: float) -> DataParallelJob:
-        ranks = self._rank.communicator.ranks
-        shard = Layout(tuple(range(ranks)), batch).shard(self._rank.communicator.rank)
-
-        def samples(step: int) -> tuple[torch.Tensor, ...]:
-            return tuple(tensor.to(self._rank.place) for tensor in task.samples(step, shard))
-
+    def _data_parallel_step(
+        self, job: TrainingJob, task: TrainingTask, batch: int, bucket_megabytes: float
+    ) -> Callable[[], None]:
+        shard = Layout(tuple(range(self._rank.ranks)), batch).shard(self._rank.rank)
+        steps = count()
         with self._rank.device.unbound():
-            return DataParallelJob(job, task.captured.source, samples, bucket_megabytes)
+            replica = DataParallel(job, task.captured.source, bucket_megabytes * 2**20)
+
+        def step() -> None:
+            samples = task.samples(next(steps), shard)
+            replica.step(*(tensor.to(self._rank.place) for tensor in samples))
+
+        return step
 
 
 def main() -> None:
     """Executes the launcher's commands until ``exit``."""
-    serve(CrossoverRank, lambda rank: ComparedRank(rank).commands)
+    serve(CrossoverRank, lambda rank: Ways(OrdersOfRank(rank).make).commands)
 
 
 if __name__ == "__main__":

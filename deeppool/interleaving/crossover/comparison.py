@@ -3,12 +3,13 @@
 import dataclasses
 import datetime
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
+from deeppool.execution.comparison.turns import Turns
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.comparison_record import (
     CROSSOVER,
@@ -33,7 +34,8 @@ from deeppool.processes.rank_group import private_folder
 from deeppool.training.training_job import TrainingJob
 
 COMPARED_WORKER = "deeppool.interleaving.crossover.compared_rank"
-TIMEOUT = 600.0
+WARM_UP_ROUNDS = 2
+"""Of each order, before the rounds that count."""
 
 
 def compare_orders(
@@ -72,8 +74,6 @@ def compare_orders(
     """
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
     _check(jobs, orders, repetitions, rounds, device)
-    report = on_progress or (lambda what, share: None)
-    kept: list[list[Message]] = []
     with (
         private_folder() as folder,
         CrossoverRanks(
@@ -88,21 +88,16 @@ def compare_orders(
         ) as running,
     ):
         device_name, _ = running.wait_until_ready()
-        running.group.send(
-            "prepare",
-            jobs={name: batch for name, (_, batch) in named.items()},
-            orders=list(orders),
-            bucket_megabytes=bucket_megabytes,
-        )
-        running.group.collect("done", TIMEOUT, "while it made the jobs")
-        shifts = [0.0] * len(jobs)
-        for number in range(repetitions + 1):
-            report("comparing orders", number / (repetitions + 1))
-            count = rounds if number else 2
-            running.group.send("compare", orders=list(orders), rounds=count, shifts=shifts)
-            kept.append(running.group.collect("done", TIMEOUT, "while it trained"))
-            shifts = _shifts(kept[-1], list(named))
-    return _record(kept[1:], list(named), orders, ranks, device_name, all_reduce)
+        turns = Turns(running.group, device_name, on_progress)
+        batches = {name: batch for name, (_, batch) in named.items()}
+        for order in orders:
+            turns.prepare(order, jobs=batches, bucket_megabytes=bucket_megabytes)
+        told: dict[str, dict[str, Any]] = {SHIFTED: {"shifts": [0.0] * len(jobs)}}
+        warm = {order: turns.train(order, WARM_UP_ROUNDS, **told.get(order, {})) for order in orders}
+        told[SHIFTED] = {"shifts": _shifts(warm[SEQUENTIAL].answers, list(named))}
+        for _ in turns.repeat(orders, rounds, repetitions, arguments=lambda order, _: told.get(order, {})):
+            told[SHIFTED] = {"shifts": _shifts(turns.rounds[SEQUENTIAL][-1].answers, list(named))}
+    return _record(turns, list(named), orders, ranks, all_reduce)
 
 
 def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], repetitions: int, rounds: int, device: str) -> None:
@@ -122,74 +117,44 @@ def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], repetitions: int,
 
 def _shifts(answers: Sequence[Message], names: Sequence[str]) -> list[float]:
     """Returns when each job starts so that its computing begins where those of the jobs before it end."""
-    computing = measurements.alone_compute_times([{"turns": answer["alone"]} for answer in answers])
+    computing = measurements.alone_compute_times(answers)
     medians = [statistics.median(computing[name]) for name in names]
     return [sum(medians[:position]) for position in range(len(names))]
 
 
 def _record(
-    repetitions: Sequence[Sequence[Message]],
-    names: Sequence[str],
-    orders: Sequence[str],
-    ranks: int,
-    device_name: str,
-    all_reduce: str,
+    turns: Turns, names: Sequence[str], orders: Sequence[str], ranks: int, all_reduce: str
 ) -> CrossoverComparison:
-    costs, alone = _costs(repetitions, names)
+    costs, alone = _costs(turns, names)
     predicted = {
         CROSSOVER: crossover_round_time(costs),
         SEQUENTIAL: sequential_round_time(alone),
         DATA_PARALLEL: data_parallel_round_time(alone),
     }
-    found = [
-        OrderTimes(
-            order,
-            tuple(
-                max(times)
-                for answers in repetitions
-                for times in zip(*(answer["seconds"][order] for answer in answers), strict=True)
-            ),
-            predicted.get(order),
-        )
-        for order in orders
-    ]
+    crossed = turns.rounds[CROSSOVER]
     return CrossoverComparison(
         jobs=tuple(costs),
-        orders=tuple(found),
+        orders=tuple(OrderTimes(order, turns.seconds(order), predicted.get(order)) for order in orders),
         ranks=ranks,
-        device_name=device_name,
+        device_name=turns.device_name,
         all_reduce=all_reduce,
-        repetitions=len(repetitions),
-        spans=measurements.spans(repetitions[-1]),
+        repetitions=len(crossed),
+        spans=measurements.spans(crossed[-1].answers),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
         versions=package_versions("deeppool", "torch"),
     )
 
 
-def _costs(repetitions: Sequence[Sequence[Message]], names: Sequence[str]) -> tuple[list[JobCosts], list[JobCosts]]:
+def _costs(turns: Turns, names: Sequence[str]) -> tuple[list[JobCosts], list[JobCosts]]:
     """Returns each job's costs with its computing beside transfers, and with its computing alone."""
-    beside: dict[str, list[float]] = defaultdict(list)
-    apart: dict[str, list[float]] = defaultdict(list)
-    transfers: dict[str, list[float]] = defaultdict(list)
-    for answers in repetitions:
-        alone = [{"turns": answer["alone"]} for answer in answers]
-        for found, more in (
-            (beside, measurements.compute_times(answers)),
-            (apart, measurements.alone_compute_times(alone)),
-            (transfers, measurements.transfer_times(alone)),
-        ):
-            for name, times in more.items():
-                found[name] += times
-    costs = [
-        JobCosts(
-            name,
-            statistics.median(beside[name]),
-            statistics.median(transfers[name]),
-            source="computing measured beside transfers, communication alone",
-        )
-        for name in names
-    ]
-    alone_costs = [
-        dataclasses.replace(job, compute=statistics.median(apart[job.name]), source="measured alone") for job in costs
-    ]
-    return costs, alone_costs
+
+    def medians(order: str, times: Callable[[Sequence[Message]], dict[str, list[float]]]) -> dict[str, float]:
+        found = [times(rounds.answers) for rounds in turns.rounds[order]]
+        return {name: statistics.median(value for each in found for value in each[name]) for name in names}
+
+    beside = medians(CROSSOVER, measurements.compute_times)
+    apart = medians(SEQUENTIAL, measurements.alone_compute_times)
+    transfers = medians(SEQUENTIAL, measurements.transfer_times)
+    source = "computing measured beside transfers, communication alone"
+    costs = [JobCosts(name, beside[name], transfers[name], source=source) for name in names]
+    return costs, [dataclasses.replace(job, compute=apart[job.name], source="measured alone") for job in costs]

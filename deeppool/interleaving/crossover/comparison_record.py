@@ -1,14 +1,13 @@
 """The record of orders of the same jobs, measured by turns."""
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.record import CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts
-from deeppool.records.confidence_interval import confidence_half_width
+from deeppool.records.confidence_interval import format_ratio, median_ratio
 from deeppool.units import format_seconds
 
 CROSSOVER, SEQUENTIAL, DATA_PARALLEL, SHIFTED = "crossover", "one after the other", "data parallel", "shifted"
@@ -64,16 +63,7 @@ class CrossoverComparison:
 
     def gain(self, order: str) -> tuple[float, float | None]:
         """Returns how many times as long an order takes as the crossover, and half of the 95 % confidence interval."""
-        ours, other = self.times(CROSSOVER).seconds, self.times(order).seconds
-
-        def kept(values: Sequence[float], without: range) -> float:
-            size = len(values) // self.repetitions
-            return statistics.median(x for i, x in enumerate(values) if not size or i // size not in without)
-
-        def ratio(without: range) -> float:
-            return kept(other, without) / kept(ours, without)
-
-        return ratio(range(0)), confidence_half_width(ratio, self.repetitions)
+        return median_ratio(self.times(order).seconds, self.times(CROSSOVER).seconds, self.repetitions)
 
     def __str__(self) -> str:
         ratio = sum(job.communication for job in self.jobs) / sum(job.compute for job in self.jobs)
@@ -83,9 +73,7 @@ class CrossoverComparison:
         ]
         for times in self.orders:
             said = "" if times.predicted is None else f", formula {format_seconds(times.predicted)}"
-            gain = ""
-            if times.order != CROSSOVER:
-                longer, half_width = self.gain(times.order)
-                gain = f"; {longer:.2f}{'' if half_width is None else f' ± {half_width:.2f}'} times the crossover"
+            longer = "" if times.order == CROSSOVER else format_ratio(*self.gain(times.order))
+            gain = f"; {longer} times the crossover" if longer else ""
             lines.append(f"{times.order}: {format_seconds(times.median)} a round{said}{gain}")
         return "\n".join(lines)

@@ -7,10 +7,7 @@ import psutil
 
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.schedule import Schedule
-from deeppool.device.cpu import pin_to_core
-from deeppool.device.find import find_device
-from deeppool.execution.communicator import join_process_group
-from deeppool.execution.failure_report import RENDEZVOUS
+from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.rank import SPAN_DESCRIPTIONS, Command
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, user_task
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
@@ -23,26 +20,17 @@ from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.training.training_job import load_job
 
 
-class CrossoverRank:
+class CrossoverRank(JoinedRank):
     """One rank of jobs that cross over."""
 
     def __init__(self, setup: Message, heartbeat: Heartbeat) -> None:
-        """Pins the process, joins the other ranks, and makes the first jobs."""
-        heartbeat.enter("its start")
-        self.folder = Path(setup["folder"])
-        place_sockets_in(self.folder)
-        device = self.device = find_device(setup["device"])
+        """Joins the other ranks, and makes the first jobs."""
+        place_sockets_in(Path(setup["folder"]))
+        super().__init__(setup, heartbeat)
         # Before a job: ranks of one machine share what is free now.
-        self._available = device.memory or psutil.virtual_memory().available / setup["ranks"]
-        device.select(setup["index"])
-        self.stream = device.stream("high")
-        if setup["core"] is not None:
-            pin_to_core(setup["core"])
-        self.place = device.torch_device(setup["index"])
+        self._available = self.device.memory or psutil.virtual_memory().available / self.ranks
         self.precision = setup["precision"]
-        heartbeat.enter(RENDEZVOUS, waits=True)
-        join_process_group(device, setup["rank"], setup["ranks"], setup["rendezvous"], setup["interface"])
-        self.communicator = TransferQueue(device)
+        self.communicator: TransferQueue = TransferQueue(self.device)
         self._pattern: str = setup["all_reduce"]
         self.jobs: dict[str, JobOnRank] = {}
         self._memory: dict[str, JobMemory] = {}
@@ -57,7 +45,7 @@ class CrossoverRank:
     @property
     def ready(self) -> dict[str, Any]:
         """What the launcher wants to know of each job."""
-        return {"jobs": self._made, "device_name": self.device.name}
+        return {**super().ready, "jobs": self._made}
 
     def activity(self) -> Activity | None:
         """Returns the span that a trainer is in; None outside a turn."""

@@ -1,17 +1,16 @@
 """Starts, commands and ends the ranks of jobs that cross over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from deeppool.device.protocol import Precision
 from deeppool.errors import RunError
+from deeppool.execution.joined_rank import start_ranks, wait_until_joined
 from deeppool.execution.ranks import (
     DISK_SECONDS,
     FIRST_UPDATE_SECONDS,
     MIN_TIMEOUT,
-    RENDEZVOUS_SECONDS,
     RUNTIME_BYTES,
     START_SECONDS,
     TIMEOUT_UPDATES,
@@ -62,17 +61,16 @@ class CrossoverRanks:
             self._store(name, job)
         launcher.distribute_files(folder)
         try:
-            for rank in range(ranks):
-                self.group.start(program).send(
-                    "setup",
-                    rank=rank,
-                    ranks=ranks,
-                    device=device,
-                    precision=precision,
-                    all_reduce=all_reduce,
-                    jobs=[{"name": name, "batch": batch} for name, (_, batch) in jobs.items()],
-                    **asdict(launcher.worker_spec(rank)),
-                )
+            start_ranks(
+                self.group,
+                launcher,
+                program,
+                ranks,
+                device=device,
+                precision=precision,
+                all_reduce=all_reduce,
+                jobs=[{"name": name, "batch": batch} for name, (_, batch) in jobs.items()],
+            )
         except BaseException:
             self.group.close()
             raise
@@ -84,7 +82,7 @@ class CrossoverRanks:
             RankFailedError: a rank failed, did not join the others in time, or has too little memory.
             RunError: the ranks order a job's samples differently.
         """
-        answers = self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+        answers = wait_until_joined(self.group)
         return answers[0]["device_name"], [
             _same_order(job) for job in zip(*(answer["jobs"] for answer in answers), strict=True)
         ]

@@ -1,25 +1,23 @@
 """Compares training modes under load imbalance, live, on ranks of this machine."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from deeppool.base.cancellation import check
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.load_imbalance import Delays
-from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
+from deeppool.execution.comparison.turns import joined_ranks
 from deeppool.execution.load_imbalance import save_delays
-from deeppool.processes.launcher import LocalLauncher
-from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.processes.managed_process import Message
 from deeppool.runs.mode_comparison.record import VIRTUAL, ModeComparison, ModePoint, ModeTraining
 from deeppool.runs.mode_comparison.tasks import TaskName, make_task
 from deeppool.runs.mode_comparison.virtual_clock import train_on_virtual_clock
 
 COMPARED: tuple[Mode, ...] = ("full", "straggler-aware", "majority", "solo")
-START_TIMEOUT, SILENCE_TIMEOUT = 120.0, 60.0
-"""Seconds without progress after which a rank counts as hung: while it starts, and later."""
+WORKER = "deeppool.runs.mode_comparison.rank"
+SILENCE_TIMEOUT = 60.0
+"""Seconds without progress after which a rank counts as hung."""
 
 OnPoint = Callable[[Mode, int, ModePoint], None]
 """Called with mode, seed and point."""
@@ -78,33 +76,24 @@ def compare_modes(
             made, rule = make_task(task, seed, sizes), FiringRule(ranks, mode, seed=seed)
             trainings.append(train_on_virtual_clock(made, rule, delays, updates=updates, step=step, every=every))
         return ModeComparison(task, ranks, step, VIRTUAL, tuple(trainings))
-    with ExitStack() as stack:
-        folder = stack.enter_context(private_folder())
-        group = stack.enter_context(RankGroup(LocalLauncher("cpu", ranks)))
-        _start(group, ranks, folder)
-        save_delays(delays, folder)
-        for done, (mode, seed) in enumerate(order):
+    with joined_ranks(
+        WORKER, ranks, save=lambda folder: save_delays(delays, folder), report=on_progress, timeout=SILENCE_TIMEOUT
+    ) as turns:
+        for mode in modes:
+            turns.prepare(mode)
 
-            def follow(message: dict[str, Any], mode: Mode = mode, seed: int = seed, done: int = done) -> None:
+        def follow(mode: str, number: int, message: Message) -> None:
+            if on_point is not None:
                 point = ModePoint(message["seconds"], message["updates"], message["batch_loss"])
-                if on_point is not None:
-                    on_point(mode, seed, point)
-                report(f"training by {mode}", (done + min(1.0, point.updates / updates)) / len(order))
+                on_point(cast(Mode, mode), seeds[number], point)
 
-            group.send(
-                "train", task=task, sizes=sizes, mode=mode, seed=seed, updates=updates, step=step, every=every,
-                folder=str(folder),
-            )  # fmt: skip
-            answers = group.collect("done", SILENCE_TIMEOUT, f"while it trained by {mode}", follow)
-            gradients = sum(answer["gradients"] for answer in answers)
-            trainings.append(
-                ModeTraining(mode, seed, gradients, tuple(ModePoint(**each) for each in answers[0]["points"]))
-            )
-    return ModeComparison(task, ranks, step, find_device("cpu").name, tuple(trainings))
+        def command(_: str, number: int) -> dict[str, Any]:
+            return {"task": task, "sizes": sizes, "step": step, "every": every, "seed": seeds[number]}
 
-
-def _start(group: RankGroup, ranks: int, folder: Path) -> None:
-    for rank in range(ranks):
-        rendezvous = (folder / "rendezvous").as_uri()
-        group.start("deeppool.runs.mode_comparison.rank").send("setup", rank=rank, ranks=ranks, rendezvous=rendezvous)
-    group.collect("ready", START_TIMEOUT, "while it started")
+        for number in turns.repeat(modes, updates, len(seeds), arguments=command, on_message=follow):
+            for mode in modes:
+                answers = turns.rounds[mode][-1].answers
+                measured = tuple(ModePoint(**each) for each in answers[0]["points"])
+                gradients = sum(answer["gradients"] for answer in answers)
+                trainings.append(ModeTraining(mode, seeds[number], gradients, measured))
+    return ModeComparison(task, ranks, step, turns.device_name, tuple(trainings))

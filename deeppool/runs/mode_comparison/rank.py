@@ -1,27 +1,19 @@
-"""Process of a rank that :func:`compare_modes` starts.
+"""Process of a rank that :func:`compare_modes` starts; rank 0 also answers ``point`` while it trains."""
 
-Commands: ``setup`` (once), ``train``, ``exit``. Answers: ``ready``, ``point`` of rank 0, and ``done`` with all points.
-"""
-
-import os
-import sys
 import time
 from copy import deepcopy
 from dataclasses import asdict, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from deeppool.collectives.perform.process_group import init_process_group
-from deeppool.device.find import find_device
-from deeppool.errors import DeeppoolError
+from deeppool.execution.comparison.ways import Ways
 from deeppool.execution.eager_replica import EagerReplica
 from deeppool.execution.eager_sgd import EagerSGD
+from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.load_imbalance import load_delay
-from deeppool.processes.heartbeat import Heartbeat
+from deeppool.execution.worker import serve
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.runs.mode_comparison.record import ModePoint
 from deeppool.runs.mode_comparison.tasks import ComparedTask, make_task
@@ -30,13 +22,14 @@ from deeppool.runs.mode_comparison.tasks import ComparedTask, make_task
 class RankTraining:
     """One training on one rank."""
 
-    def __init__(self, command: Message, rank: int, ranks: int, commands: CommandChannel) -> None:
+    def __init__(self, command: Message, rank: JoinedRank, commands: CommandChannel) -> None:
         """Makes the task."""
-        self._rank, self._ranks, self._commands = rank, ranks, commands
-        self._updates, self._step, self._every = command["updates"], command["step"], command["every"]
+        self._rank, self._ranks, self._commands = rank.rank, rank.ranks, commands
+        self._updates: int = command["rounds"]
+        self._step, self._every = command["step"], command["every"]
         self._task: ComparedTask = make_task(command["task"], command["seed"], command["sizes"])
         self._eager = EagerSGD(mode=command["mode"], seed=command["seed"])
-        self._folder = Path(command["folder"])
+        self._folder = rank.folder
         self._points: list[tuple[ModePoint, Any]] = []
         """Points of rank 0, with the parameters at each."""
 
@@ -64,12 +57,13 @@ class RankTraining:
 
     def _is_point(self, replica: EagerReplica) -> bool:
         last = self._points[-1][0].updates if self._points else 0
-        return self._rank == 0 and self._updates > replica.updates >= last + self._every
+        return bool(self._rank == 0 and self._updates > replica.updates >= last + self._every)
 
     def _note(self, seconds: float, updates: int, losses: list[float]) -> None:
         point = ModePoint(seconds, updates, fmean(losses))
         self._points.append((point, deepcopy(self._task.model.state_dict())))
-        self._commands.answer("point", seconds=seconds, updates=updates, batch_loss=point.batch_loss)
+        share = min(1.0, updates / self._updates)
+        self._commands.answer("point", share=share, seconds=seconds, updates=updates, batch_loss=point.batch_loss)
         losses.clear()
 
     def _scored(self, point: ModePoint, parameters: Any) -> ModePoint:
@@ -79,25 +73,26 @@ class RankTraining:
         return replace(point, loss=loss, accuracy=accuracy)
 
 
+class ModeOnRank:
+    """One mode, as a way of training; each training has replicas of its own."""
+
+    def __init__(self, mode: str, rank: JoinedRank) -> None:
+        """Takes the rank."""
+        self._mode, self._rank = mode, rank
+
+    def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
+        """Trains ``message["rounds"]`` updates of a new replica."""
+        # Ranks outnumber cores, and which of them is late changes: each runs where there is room.
+        with self._rank.device.unbound():
+            return RankTraining(message | {"mode": self._mode}, self._rank, commands).run()
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 def main() -> None:
-    """Serves one comparison."""
-    commands = CommandChannel()
-    heartbeat = Heartbeat(commands)
-    try:
-        setup = commands.next()
-        rank, ranks = setup["rank"], setup["ranks"]
-        torch.set_num_threads(1)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        heartbeat.enter("joining the other ranks", waits=True)
-        init_process_group(find_device("cpu"), init_method=setup["rendezvous"], rank=rank, world_size=ranks)
-        commands.answer("ready")
-        while (command := commands.next())["command"] == "train":
-            heartbeat.enter("training")
-            commands.answer("done", **RankTraining(command, rank, ranks, commands).run())
-            heartbeat.enter("waiting", waits=True)
-        dist.destroy_process_group()
-    except DeeppoolError as error:
-        sys.exit(str(error))
+    """Executes the launcher's commands until ``exit``."""
+    serve(JoinedRank, lambda rank: Ways(lambda message: (ModeOnRank(message["way"], rank), {})).commands)
 
 
 if __name__ == "__main__":
