@@ -120,7 +120,7 @@ class BlockBounds:
     """Branches between a fork and a join on one group of GPUs, with their bounds."""
 
     def __init__(
-        self, branches: Sequence[BranchBounds], division: PartitionSet, join: Join, *, least_time: float, bounding: bool
+        self, branches: Sequence[BranchBounds], division: PartitionSet, join: Join, *, least_time: float
     ) -> None:
         """Finds the first bound.
 
@@ -129,7 +129,6 @@ class BlockBounds:
             division: partitions of the GPUs among the branches.
             join: their join.
             least_time: seconds that the layers of the branches take at least on all GPUs together.
-            bounding: whether the bounds are of all partitions, or of those tried.
         """
         self.branches, self.division, self.join = branches, division, join
         self.own: Floats = join.seconds.sum(axis=0)
@@ -141,24 +140,21 @@ class BlockBounds:
         excess = np.minimum([branch.total for branch in branches], NEVER) - additive
         arriving = self._groups(self._least).sum(axis=1)
         summed = self._groups(additive).sum(axis=1) if branches[0].priced else arriving[:, None, :]
-        time = self._groups(excess).max(axis=1) + summed + self.own
+        longest = self._groups(excess).max(axis=1)
+        longest[division.tried :] = np.maximum(longest[division.tried :], least_time)
+        time = longest + summed + self.own
         permitted = (time < NEVER / 2) & (arriving[:, None, :] <= join.slack)
         self.time: Floats = np.where(permitted, time, np.inf)
         """(partition, fork, join) seconds that no way can beat; inf where none is permitted."""
-        self.guess: Floats = self.time.min(axis=0)
-        self.lower: Floats = self.guess
+        self.guess: Floats = self.time[: division.tried].min(axis=0)
+        self.lower: Floats = self.time.min(axis=0)
         """(fork, join) seconds that no way can beat."""
         self.least: Floats = arriving.min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
-        self._anywhere = bounding and not division.complete
-        if self._anywhere:
-            self.lower, self.least = self._in_any_partition(least_time)
 
     @property
     def passes(self) -> Floats:
         """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat, in any partition."""
-        if self._anywhere:
-            return np.zeros((3, *self.own.shape))
         passes: Floats = np.where(np.isfinite(self.time[:, None]), self._passes, np.inf).min(axis=0)
         return passes
 
@@ -185,19 +181,6 @@ class BlockBounds:
         branches = _padded(seconds.reshape(-1, *seconds.shape[2:]))
         groups: Floats = _padded(branches[self.division.members].sum(axis=1))[self.division.used]
         return groups
-
-    def _in_any_partition(self, least_time: float) -> tuple[Floats, Floats]:
-        """Returns bounds of seconds and transfers for all partitions, tried or not.
-
-        The slowest branch has its best slot, or all GPUs compute all the time what the branches compute at least.
-        """
-        arriving = np.sum([branch.least.min(axis=0) for branch in self.branches], axis=0)
-        additive = np.array([branch.additive.min(axis=0) for branch in self.branches])
-        total = np.array([branch.total.min(axis=0) for branch in self.branches])
-        with np.errstate(invalid="ignore"):
-            time = np.maximum((total - additive).max(axis=0), least_time) + additive.sum(axis=0) + self.own
-        permitted = np.isfinite(total).all(axis=0) & (arriving <= self.join.slack)
-        return np.where(permitted, time, np.inf), arriving
 
     def groups_of(self, index: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Yields the groups of a partition: their branches, their slot and their first GPU."""

@@ -31,8 +31,9 @@ class BlockEvaluation:
         self.slack = float(block.join.slack[before, after])
         self.bounds: Floats = block.time[:, before, after] - self.own
         """Per partition, seconds without the join that no way can beat; inf where there is none."""
-        self.order = [index for index in self.bounds.argsort(kind="stable").tolist() if self.bounds[index] < math.inf]
-        """Partitions that can be at all, by their bounds."""
+        order = self.bounds[: block.division.tried].argsort(kind="stable").tolist()
+        self.order = [index for index in order if self.bounds[index] < math.inf]
+        """Partitions to try that can be at all, by their bounds."""
         self._stairs: dict[int, tuple[Floats, Floats]] = {}
 
     def best(self) -> tuple[PartialPlan, float]:
@@ -55,12 +56,12 @@ class BlockEvaluation:
                     best, cap = ways.keep(np.array([ways.time.argmin()])), least
         if not best.plans:
             return INFEASIBLE, math.inf if self.block.exact else float(self.block.lower[self.before, self.after])
+        for index in range(self.block.division.tried, len(self.bounds)):
+            self._is_ruled_out(index, cap * (1 - ROUNDING), thorough=True)
         lower = min(cap, float(self.bounds.min())) + self.own
         found = self.joined(best)
         (forward, backward, added, _), (parts,) = found.values[:, 0].tolist(), found.plans
-        time = forward + backward + added
-        known = lower if self.block.exact else float(self.block.lower[self.before, self.after])
-        return PartialPlan(forward, backward, added, parts), min(time, known)
+        return PartialPlan(forward, backward, added, parts), min(forward + backward + added, lower)
 
     def labels(self, cap: float, slack: float | None = None, *, thorough: bool = True) -> Labels:
         """Returns ways through the branches within the cap, without the join, in any partition."""

@@ -8,13 +8,17 @@ as groups inside may fill it together.
 
 Only widths and localities have a cost, so of all orders and first GPUs those are tried of which no group could be
 wider or nearer. More than five branches are dealt out evenly, in turn, to two to eight groups, or to a group each.
-Where partitions are too many, three groups or more only get powers of two, those of branches that fork
-again only GPU counts, and the set of partitions is not complete: the search then states a bound.
+Where partitions are too many, three groups or more only get powers of two, and those of branches that fork again only
+GPU counts. What is not tried is bounded by partitions that are wider than there is room for: each group gets one GPU
+less than the next width that is tried, as any width between the two would become the smaller one in what is tried:
+
+    tried   | 4 GPUs      | 2 GPUs |            stands for 5 + 2, 4 + 3, 6 + 3 and so on, on more GPUs
+    bound   | 7 GPUs            | 3 GPUs   |    no slower than any of these
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -23,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
-from deeppool.graph.series_parallel import ParallelBlock, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, Series, parts_of
 
 MAX_BRANCHES = 5
 """Most branches of which every grouping is tried; five have 52."""
@@ -58,10 +62,12 @@ GroupShape = tuple[int, Locality]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionSet:
-    """All partitions of some GPUs among branches that no other partition dominates, ready for NumPy."""
+    """Partitions of some GPUs among branches that no other partition dominates, ready for NumPy."""
 
     arrangements: tuple[Partition, ...]
-    """Partitions, the one in sequence first."""
+    """Partitions to try, the one in sequence first; then those that bound all others."""
+    tried: int
+    """Number of partitions to try."""
     slots: tuple[GroupShape, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
     """Distinct groups: their branches, and which of ``slots`` they are."""
@@ -69,27 +75,36 @@ class PartitionSet:
     """(group, most branches) which branch in which slot: branch x slots + slot; padded with the number behind."""
     used: NDArray[np.intp]
     """(partition, most groups) which of ``lanes``; padded with the number behind the last one."""
-    complete: bool
-    """Whether only dominated partitions were left out; else ``slots`` has the fastest ones that any group may have."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether only dominated partitions are not tried."""
+        return self.tried == len(self.arrangements)
 
 
 def partitions_of(
     block: ParallelBlock, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int, near_is_fast: bool = True
 ) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs among the branches of a block; see :func:`partition_set`."""
-    inside = (part for branch in block.branches for part in parts_of(branch))
-    forks_again = any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in inside)
-    if not forks_again or not gpu_counts or len(block.branches) == 1:
-        return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast)
-    if width <= MOST_WIDTHS:
-        return partition_set(len(block.branches), tuple(range(1, width)), width, gpus_per_node, near_is_fast)
-    found = partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast)
-    return replace(found, complete=False)
+    branches = block.branches if len(block.branches) > 1 and gpu_counts else ()
+    forking = frozenset(number for number, branch in enumerate(branches) if _forks(branch))
+    if forking and width <= MOST_WIDTHS:
+        forking, gpu_counts = frozenset(), tuple(range(1, width))
+    return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast, forking)
+
+
+def _forks(branch: Series) -> bool:
+    return any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts_of(branch))
 
 
 @lru_cache(maxsize=1024)
 def partition_set(
-    branches: int, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int, near_is_fast: bool = True
+    branches: int,
+    gpu_counts: tuple[int, ...],
+    width: int,
+    gpus_per_node: int,
+    near_is_fast: bool = True,
+    forking: frozenset[int] = frozenset(),
 ) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs.
 
@@ -100,19 +115,37 @@ def partition_set(
         width: GPUs to partition.
         gpus_per_node: GPUs of a node of the cluster.
         near_is_fast: whether no transfer is faster between nodes than inside one.
+        forking: branches of which a group may have any number of GPUs, not only those that are tried.
     """
     widths = tuple(count for count in gpu_counts if count < width)
     found: list[Partition] = [(BranchGroup(tuple(range(branches)), width, 0, SAME_START),)]
-    complete = branches <= MAX_BRANCHES or not widths
+    bounds: list[Partition] = []
+    if branches > MAX_BRANCHES and widths:
+        # Not every grouping is tried; no group is faster than each branch by itself on all GPUs.
+        bounds.append(tuple(BranchGroup((x,), width, 0, SAME_START) for x in range(branches)) if near_is_fast else ())
     for groupings in _groupings(branches) if widths else ():
         groups = len(groupings[0])
         ways = len(groupings) * (math.factorial(groups) if branches <= MAX_BRANCHES else 1)
         layouts, every = _layouts_within(MOST_PARTITIONS // ways, groups, widths, width, gpus_per_node, near_is_fast)
-        complete = complete and every
-        found += [partition for groups in groupings for layout in layouts for partition in _assigned(groups, layout)]
+        new = [partition for groups in groupings for layout in layouts for partition in _assigned(groups, layout)]
+        found += new
+        if branches <= MAX_BRANCHES and (forking or not every):
+            tried = widths if every else _powers(widths)
+            wider = dict(zip(tried, (*(count - 1 for count in tried[1:]), width - 1), strict=True))
+            bounds += [tuple(_widened(group, wider, forking if every else None) for group in groups) for groups in new]
+    return _indexed(found, bounds, branches)
+
+
+def _widened(group: BranchGroup, wider: Mapping[int, int], forking: frozenset[int] | None) -> BranchGroup:
+    """Returns a group with more GPUs, as the module says; where ``forking`` is given, only one with such branches."""
+    if forking is not None and forking.isdisjoint(group.branches):
+        return group
+    return replace(group, width=wider[group.width])
+
+
+def _indexed(tried: Sequence[Partition], bounds: Sequence[Partition], branches: int) -> PartitionSet:
+    found = (*tried, *bounds)
     slots = tuple(dict.fromkeys((lane.width, lane.place) for arrangement in found for lane in arrangement))
-    if not complete and not near_is_fast:
-        slots = tuple(dict.fromkeys((*slots, *((width, place) for place in (SAME_START, SAME_NODE, CROSS_NODE)))))
     numbers = {slot: number for number, slot in enumerate(slots)}
 
     def kind(lane: BranchGroup) -> tuple[tuple[int, ...], int]:
@@ -126,7 +159,7 @@ def partition_set(
     used = np.full((len(found), max(map(len, found))), len(lanes))
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
-    return PartitionSet(tuple(found), slots, lanes, members, used, complete)
+    return PartitionSet(found, len(tried), slots, lanes, members, used)
 
 
 Grouping = tuple[tuple[int, ...], ...]
@@ -189,7 +222,7 @@ def _layouts_within(
     """Returns the layouts to try, and whether these are all; those of powers of two if all are more than ``most``."""
     if groups > MOST_EVEN:
         return list(_equal_layouts(groups, widths, room, gpus_per_node)), False
-    powers = tuple(width for width in widths if width & (width - 1) == 0)
+    powers = _powers(widths)
     if groups == 2 or powers == widths:
         return _layouts(groups, widths, room, gpus_per_node, near_is_fast), True
     with suppress(_TooManyLayoutsError):
@@ -197,6 +230,10 @@ def _layouts_within(
         if len(layouts) <= most:
             return layouts, True
     return _layouts(groups, powers, room, gpus_per_node, near_is_fast), False
+
+
+def _powers(widths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(width for width in widths if width & (width - 1) == 0)
 
 
 def _equal_layouts(groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int) -> Iterator[Layout]:

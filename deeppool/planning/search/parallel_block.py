@@ -94,9 +94,7 @@ class BlockStep:
 class BlockSolver:
     """Builds the steps and path tables of one search; equal ones are built once."""
 
-    def __init__(
-        self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True, bounding: bool = False
-    ) -> None:
+    def __init__(self, prices: LimitedCosts, *, proving: bool = True, side_by_side: bool = True) -> None:
         """Starts without any.
 
         Args:
@@ -104,11 +102,8 @@ class BlockSolver:
             proving: looks for the best ways, by what none can beat, within a budget; else takes those that are
                 found first for the best.
             side_by_side: whether branches may have groups of GPUs of their own.
-            bounding: bounds blocks with partitions that are not tried, instead of taking the best one tried.
         """
-        self.prices, self.side_by_side, self.bounding = prices, side_by_side, bounding
-        self.complete = True
-        """Whether every partition of every block so far is tried."""
+        self.prices, self.side_by_side = prices, side_by_side
         self.counts = prices.gpu_counts
         network = prices.costs.network
         self.gpus = network.cluster.gpus
@@ -126,11 +121,7 @@ class BlockSolver:
             found = path.settle(0, 0, last)
             if path.guess[0, 0, last] <= path.guess.min():
                 break
-        lower = float(path.lower.min())
-        if not self.complete:
-            bounds = BlockSolver(self.prices, side_by_side=self.side_by_side, bounding=True)
-            lower = min(lower, float(bounds._all(series).lower.min()))
-        return found, min(found.time, lower)
+        return found, min(found.time, float(path.lower.min()))
 
     def _all(self, series: Series) -> PathTable:
         """Returns the ways through a model on all GPUs."""
@@ -192,14 +183,13 @@ class BlockSolver:
         width, entry = slot
         lanes = self.counts if self.side_by_side else ()
         division = partitions_of(block, lanes, width, *self.nodes)
-        self.complete = self.complete and division.complete
         meeting = self._join(block, fork, join, entry, contained=exit_ is None)
         entries = tuple((wide, max(entry, place)) for wide, place in division.slots)
         exits = tuple(max(exit_ or SAME_START, place) for _, place in division.slots)
         most = meeting.slack.max(axis=0)
         branches = [self._branch(branch, fork, join, entries, exits, most) for branch in block.branches]
         least_time = self._least_work(block, width) / width
-        return BlockBounds(branches, division, meeting, least_time=least_time, bounding=self.bounding)
+        return BlockBounds(branches, division, meeting, least_time=least_time)
 
     def _join(self, block: ParallelBlock, fork: int, join: int, entry: Locality, *, contained: bool) -> Join:
         prices, count = self.prices, len(self.counts)

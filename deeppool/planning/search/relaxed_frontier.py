@@ -77,7 +77,7 @@ class RelaxedSearch:
         """Returns bounds and plans."""
         return self._of_all_ways() or self._of_prices()
 
-    def solver(self, price: float, *, bounding: bool = False, proving: bool = False) -> BlockSolver:
+    def solver(self, price: float, *, proving: bool = False) -> BlockSolver:
         """Returns a search at a price of a GPU-second; an infinite one: seconds count for nothing."""
         if math.isinf(price):
             prices = LimitedCosts(self.costs, None, time_price=0.0, work_price=1.0)
@@ -85,7 +85,7 @@ class RelaxedSearch:
             prices = relaxed_costs(self.costs, self.tree, None, self.share, price, updates=False)
         else:
             prices = LimitedCosts(self.costs, None, work_price=price)
-        return BlockSolver(prices, bounding=bounding, proving=proving)
+        return BlockSolver(prices, proving=proving)
 
     def _of_all_ways(self) -> RelaxedFrontier | None:
         """Returns the sums of all ways; None where they are many, or not all are tried."""
@@ -106,7 +106,7 @@ class RelaxedSearch:
         least = LEAST_PRICE / self.costs.network.cluster.gpus
         number = 1 + math.ceil(math.log(MOST_PRICE / least, RATIO))
         prices = np.array([0.0, *(least * RATIO**power for power in range(number)), math.inf])
-        solved = [self.solver(price, bounding=True).steps(self.tree) for price in prices.tolist()]
+        solved = [self.solver(price).steps(self.tree) for price in prices.tolist()]
         steps = self.solver(1.0).steps(self.tree)
         alone = _labels_of(steps)
         heights = [
