@@ -28,6 +28,8 @@ from deeppool.planning.search.gpu_partition import PartitionSet
 from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.shortest_path import PathTable, shortest
 
+FORWARD, BACKWARD, WORK = range(3)
+"""Numbers of a label: seconds of each pass, and the price of the GPU-seconds."""
 NEVER = 1e30
 """Finite number of seconds in place of infinity for what the limit forbids."""
 
@@ -70,17 +72,15 @@ class BranchBounds:
     def additive(self) -> Floats:
         """(S, fork or 1, join) lower bound of what adds up over branches side by side: X and GPU-seconds."""
         least = self.least[:, None, :]
-        return self.passes[:, 2] + least * (1 - self.spent_share) if self.priced else least
+        return self.least_of(WORK) + least * (1 - self.spent_share) if self.priced else least
 
-    @cached_property
-    def passes(self) -> Floats:
-        """(S, 3, fork, join) lower bounds of F + X / 2, of B + X / 2 and of the price of GPU-seconds."""
+    def least_of(self, number: int) -> Floats:
+        """Returns (S, fork, join) lower bounds of F + X / 2, of B + X / 2 or of the price of GPU-seconds."""
         spent = np.where(np.isfinite(self.moved), self.moved, 0.0) * self.spent_share
-        half = (self.moved - spent) / 2
-        bound = np.stack([half, half, spent], axis=1)
+        bound = spent if number == WORK else (self.moved - spent) / 2
         if self.tail:
-            bound = bound + np.stack([block.passes for block in self.tail])
-        return shortest(self.path.passes, bound)
+            bound = bound + np.stack([block.least_of(number) for block in self.tail])
+        return shortest(self.path.least_of(number), bound)
 
     def at_least(self, slot: int, before: int, after: int) -> tuple[float, float, float]:
         """Returns what no way beats in a group between two counts: what does not add up of T + X, the rest of it, X."""
@@ -152,28 +152,28 @@ class BlockBounds:
         self.least: Floats = arriving.min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
 
-    @property
-    def passes(self) -> Floats:
-        """(3, fork, join) forward, backward and price of GPU-seconds that no way can beat, in any partition."""
-        passes: Floats = np.where(np.isfinite(self.time[:, None]), self._passes, np.inf).min(axis=0)
-        return passes
+    def least_of(self, number: int) -> Floats:
+        """Returns (fork, join) of one number of labels what no way can beat, in any partition."""
+        least: Floats = np.where(np.isfinite(self.time), self._least_of(number), np.inf).min(axis=0)
+        return least
 
     @cached_property
     def sharp_time(self) -> Floats:
         """(partition, fork, join) the larger one of both bounds."""
-        larger: Floats = np.maximum(self.time, self._passes.sum(axis=1))
+        larger: Floats = np.maximum(self.time, sum(map(self._least_of, (FORWARD, BACKWARD, WORK))))
         return larger
 
-    @cached_property
-    def _passes(self) -> Floats:
-        """(partition, 3, fork, join) of both passes and GPU-seconds that no way can beat, in each partition."""
+    def _least_of(self, number: int) -> Floats:
+        """Returns (partition, fork, join) of one number of labels what no way can beat, in each partition."""
+        own: Floats = self.join.seconds[number]
+        if number == WORK and not self.branches[0].priced:
+            return np.broadcast_to(own, self.time.shape)
+        parts = np.minimum([branch.least_of(number) for branch in self.branches], NEVER)
+        if number == WORK:
+            return self._groups(parts).sum(axis=1) + own
         # Transfers count half in either pass.
-        half = self._least[:, :, None, None, :] * (1 - self.branches[0].spent_share) / 2
-        parts = np.minimum([branch.passes for branch in self.branches], NEVER)
-        both = self._groups(parts[:, :, :2] - half).max(axis=1) + self._groups(half).sum(axis=1)
-        spent = self._groups(parts[:, :, 2:]).sum(axis=1) if self.branches[0].priced else both[:, :1] * 0
-        passes: Floats = np.concatenate([both, spent], axis=1) + self.join.seconds
-        return passes
+        half = self._least[:, :, None, :] * (1 - self.branches[0].spent_share) / 2
+        return self._groups(parts - half).max(axis=1) + self._groups(half).sum(axis=1) + own
 
     def _groups(self, seconds: Floats) -> Floats:
         """Returns (partition, group, …) sums over the branches of each group; 0 where there is no such group."""

@@ -62,10 +62,9 @@ class LocalSearch:
         """(count, fork, join) seconds if all layers of the region share one count; inf where that breaks the limit."""
         self.guess: Floats = self._uniform.min(axis=0)
 
-    @property
-    def passes(self) -> Floats:
-        """(3, fork, join) zeros: there is no bound of a single pass."""
-        return np.zeros((3, *self.lower.shape))
+    def least_of(self, number: int) -> Floats:
+        """Returns (fork, join) zeros: there is no bound of a single number of labels."""
+        return np.zeros(self.lower.shape)
 
     def settle(self, before: int, after: int) -> tuple[PartialPlan, float]:
         """Returns a good way, and the seconds that none can beat."""

@@ -44,10 +44,9 @@ class BlockStep:
         self.version = 0
         self._settled: dict[tuple[int, int, int], PartialPlan] = {}
 
-    @property
-    def passes(self) -> Floats:
-        """(S, 3, before, after) forward, backward and price of GPU-seconds that no way can beat."""
-        return np.stack([part.passes for part in self.parts])
+    def least_of(self, number: int) -> Floats:
+        """Returns (S, before, after) of one number of labels what no way can beat."""
+        return np.stack([part.least_of(number) for part in self.parts])
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Evaluates the step between two GPU counts and returns the best way found."""

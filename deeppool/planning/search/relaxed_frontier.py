@@ -10,7 +10,6 @@ their sums are the plans.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 
@@ -30,6 +29,8 @@ LEAST_PRICE, MOST_PRICE = 0.02, 2000.0
 """Prices of the searches: from the first one, in seconds per second of all GPUs, to the second, per GPU-second."""
 RATIO = 2.0
 """Ratio of a price to the one before it."""
+PRICED = 1
+"""Number of the first price above 0."""
 MOST_PAIRS = 5_000
 """Pairs of ways to try for all labels of a model."""
 MOST_EXACT = 20_000
@@ -42,6 +43,9 @@ MOST_ROUGH = 60
 """The same, where sums of vertices alone are to rule out labels."""
 EVALUATED = 100
 """Sums of bounds whose blocks are evaluated."""
+
+Steps = Sequence[tuple[PathStep, int]]
+"""Steps of a model, each with the offset to add to its layers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +99,7 @@ class RelaxedSearch:
         if not all(step.exact for step, _ in steps):
             return None
         try:
-            labels = _labels_of(steps, solver.budget)
+            labels = _labels_of(steps, 1.0, solver.budget)
         except ExhaustedError:
             return None
         sums = efficient_sums(labels, MOST_EXACT)
@@ -107,40 +111,38 @@ class RelaxedSearch:
         number = 1 + math.ceil(math.log(MOST_PRICE / least, RATIO))
         prices = np.array([0.0, *(least * RATIO**power for power in range(number)), math.inf])
         solved = [self.solver(price).steps(self.tree) for price in prices.tolist()]
-        steps = self.solver(1.0).steps(self.tree)
-        alone = _labels_of(steps)
+        kinds, offsets = zip(*solved[PRICED], strict=True)
+        alone = _labels_of(solved[PRICED], float(prices[PRICED]))
         heights = [
             layer_heights(labels, prices, len(self.costs.gpu_counts))
             if labels.plans
-            else np.stack([at_price[position][0].lower[0] for at_price in solved])
+            else np.stack([steps[position][0].lower[0] for steps in solved])
             for position, labels in enumerate(alone)
         ]
-        labels, bounds = _bounds([step for step, _ in steps], alone, heights, prices)
-        made = self._evaluate(bounds, labels, prices.tolist(), alone)
+        labels, bounds = _bounds(kinds, alone, heights, prices)
+        found = _evaluated(bounds, labels, prices.tolist(), solved)
+        made = [found.get(kind, one) for kind, one in zip(kinds, alone, strict=True)]
         time, sums = bounds.time / (1 + GAP) + self._updates, efficient_sums(made, MOST_PLANS)
-        return RelaxedFrontier(time, bounds.work, sums, made, [offset for _, offset in steps])
+        return RelaxedFrontier(time, bounds.work, sums, made, offsets)
 
-    def _evaluate(
-        self, bounds: LabelSums, labels: Sequence[StepLabels], prices: Sequence[float], alone: Sequence[StepLabels]
-    ) -> list[StepLabels]:
-        """Evaluates the blocks of some sums, at the GPU counts and prices of their labels; returns what was found."""
-        chosen = spread(bounds.time, EVALUATED)
-        wanted = [
-            (int(step.price[row]), position, int(step.before[row]), int(step.after[row]))
-            for position, step in enumerate(labels)
-            if step.price is not None
-            for row in np.unique(bounds.labels[position, chosen]).tolist()
-        ]
-        kinds = [step for step, _ in self.solver(0.0).steps(self.tree)]
-        found: dict[PathStep, dict[tuple[float, ...], Parts]] = {}
-        for number, group in groupby(sorted(set(wanted)), key=lambda item: item[0]):
-            price, steps = prices[number], self.solver(prices[number]).steps(self.tree)
-            for _, position, before, after in group:
-                way = steps[position][0].settle(0, before, after)
-                if way.parts:
-                    numbers = (before, after, way.forward + way.backward, way.added / price)
-                    found.setdefault(kinds[position], {}).setdefault(numbers, way.parts)
-        return [_as_labels(found[kind]) if kind in found else one for kind, one in zip(kinds, alone, strict=True)]
+
+def _evaluated(
+    bounds: LabelSums, labels: Sequence[StepLabels], prices: Sequence[float], solved: Sequence[Steps]
+) -> dict[PathStep, StepLabels]:
+    """Evaluates the blocks of some sums, at the GPU counts and prices of their labels; returns what was found."""
+    chosen = spread(bounds.time, EVALUATED)
+    found: dict[PathStep, dict[tuple[float, ...], Parts]] = {}
+    for position, step in enumerate(labels):
+        if step.price is None:
+            continue
+        rows = np.unique(bounds.labels[position, chosen])
+        known = found.setdefault(solved[PRICED][position][0], {})
+        wanted = np.unique(np.stack([step.price[rows], step.before[rows], step.after[rows]]), axis=1)
+        for number, before, after in wanted.T.tolist():
+            way = solved[number][position][0].settle(0, before, after)
+            if way.parts:
+                known.setdefault((before, after, way.forward + way.backward, way.added / prices[number]), way.parts)
+    return {kind: _as_labels(known) for kind, known in found.items()}
 
 
 def _bounds(
@@ -167,13 +169,13 @@ def _bounds(
     return labels, efficient_sums(labels, MOST_BOUNDS, useful.promising)
 
 
-def _labels_of(steps: Sequence[tuple[PathStep, int]], budget: Budget | None = None) -> list[StepLabels]:
-    """Returns all labels of each step at the price 1 of a GPU-second; without a budget none of blocks."""
+def _labels_of(steps: Steps, price: float, budget: Budget | None = None) -> list[StepLabels]:
+    """Returns all labels of each step, found at a price of a GPU-second; without a budget none of blocks."""
     made: dict[PathStep, StepLabels] = {}
     for step, _ in steps:
         if step not in made and (budget is not None or isinstance(step, Edge)):
             found = step.labels(0, np.full(step.lower.shape[1:], np.inf), budget or Budget(0))
-            made[step] = replace(found, values=np.stack([found.values[:2].sum(axis=0), found.values[2]]))
+            made[step] = replace(found, values=np.stack([found.values[:2].sum(axis=0), found.values[2] / price]))
     nothing = np.zeros(0, dtype=np.intp)
     return [made.get(step, StepLabels(nothing, nothing, np.zeros((2, 0)))) for step, _ in steps]
 

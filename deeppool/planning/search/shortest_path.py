@@ -65,9 +65,8 @@ class PathStep(Protocol):
     exact: bool
     """Whether an evaluation finds the best way, unless its proof takes too long."""
 
-    @property
-    def passes(self) -> Floats:
-        """(S, 3, before, after) forward, backward and price of GPU-seconds that no way can beat."""
+    def least_of(self, number: int) -> Floats:
+        """Returns (S, before, after) of one number of labels what no way can beat."""
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Evaluates the step between two GPU counts and returns the best way found."""
@@ -95,6 +94,11 @@ class Edge:
         forward, added = np.stack(self._forward), np.stack(self._added)
         never = np.where(np.isfinite(self.lower), 0.0, np.inf)
         return np.stack([forward + never, self.lower - forward - added, added + never], axis=1)
+
+    def least_of(self, number: int) -> Floats:
+        """Returns (S, before, after) of one number of its labels."""
+        least: Floats = self.passes[:, number]
+        return least
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Returns the transfer and the layer."""
@@ -129,6 +133,7 @@ class PathTable:
         self._versions = [-1] * len(steps)
         self._times: list[Floats] = [np.empty(0)] * len(steps)
         self._lower: Floats | None = None
+        self._least: dict[int, Floats] = {}
         self._settled: dict[tuple[int, int, int], PartialPlan] = {}
         self._labels: dict[tuple[int, int, int], tuple[float, StepLabels]] = {}
         """Per ends the most seconds that were asked for, and the ways."""
@@ -151,12 +156,14 @@ class PathTable:
             )
         return self._lower
 
-    @functools.cached_property
-    def passes(self) -> Floats:
-        """(S, 3, before, last) forward, backward and price of GPU-seconds that no way can beat."""
-        fits = self._fits[:, None]
-        first = self.steps[0][0].passes + fits
-        return functools.reduce(lambda ways, step: shortest(ways, step[0].passes) + fits, self.steps[1:], first)
+    def least_of(self, number: int) -> Floats:
+        """Returns (S, before, last) of one number of labels what no way can beat."""
+        if number not in self._least:
+            first, *others = (step.least_of(number) for step, _ in self.steps)
+            self._least[number] = functools.reduce(
+                lambda ways, step: shortest(ways, step) + self._fits, others, first + self._fits
+            )
+        return self._least[number]
 
     def settle(self, slot: int, before: int, last: int) -> PartialPlan:
         """Returns the best way found with these ends; its steps are evaluated."""

@@ -7,18 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
+from deeppool.planning.search import gpu_partition
 from deeppool.planning.search.gpu_partition import partition_set
 from tests.sampling import examples
 
 
 def shapes(found):
-    """Per partition the groups' (width, start, placement), independent of their branches."""
-    return {tuple((lane.width, lane.start, lane.place) for lane in lanes) for lanes in found.arrangements}
+    """Per partition to try the groups' (width, start, placement), independent of their branches."""
+    return {tuple((lane.width, lane.start, lane.place) for lane in lanes) for lanes in tried(found)}
+
+
+def tried(found):
+    return found.arrangements[: found.tried]
 
 
 def branches_of(found):
     """Per partition the groups' branches, in the groups' order."""
-    return [tuple(lane.branches for lane in lanes) for lanes in found.arrangements]
+    return [tuple(lane.branches for lane in lanes) for lanes in tried(found)]
 
 
 # -- by hand ----------------------------------------------------------------------------------------
@@ -140,3 +145,26 @@ def test_no_layout_is_left_out_but_for_a_wider_and_nearer_one(which, lanes, room
         assert any(covers(other, groups, near_is_fast) for other in kept), groups
     for groups, other in itertools.permutations(kept, 2):
         assert not covers(other, groups, near_is_fast), "superfluous"
+
+
+@pytest.mark.parametrize("few", [True, False])
+@examples(400)
+@given(st.integers(2, 3), st.integers(3, 9), st.integers(1, 9), st.booleans(), st.data())
+def test_any_layout_that_is_not_tried_is_bounded_by_a_wider_one(few, lanes, room, node, near_is_fast, data):
+    """Branches that fork again may have groups of any width; others too where only powers of two are tried."""
+    counts = tuple(range(1, room)) if few else tuple(2**power for power in range(4) if 2**power < room)
+    forking = frozenset() if few else data.draw(st.frozensets(st.integers(0, lanes - 1), min_size=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_partition, "MOST_PARTITIONS", 0 if few else 1000)
+        found = partition_set.__wrapped__(lanes, counts, room, node, near_is_fast, forking)
+    alone = [row for row in found.arrangements if len(row) == lanes]
+    rows = [[(group.width, group.place) for group in sorted(row, key=lambda group: group.branches)] for row in alone]
+    for layout in layouts(lanes, range(1, room), room, node):
+        for order in itertools.permutations(layout):
+            if all(width in counts or branch in forking for branch, (width, _) in enumerate(order)):
+                assert any(is_bounded(order, row, near_is_fast) for row in rows), order
+
+
+def is_bounded(groups, wider, near_is_fast):
+    """Whether each branch has a group as wide, no slower to reach."""
+    return all(covers([one], [other], near_is_fast) for one, other in zip(wider, groups, strict=True))
