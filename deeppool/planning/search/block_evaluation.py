@@ -56,8 +56,7 @@ class BlockEvaluation:
                     best, cap = ways.keep(np.array([ways.time.argmin()])), least
         if not best.plans:
             return INFEASIBLE, math.inf if self.block.exact else float(self.block.lower[self.before, self.after])
-        for index in range(self.block.division.tried, len(self.bounds)):
-            self._is_ruled_out(index, cap * (1 - ROUNDING), thorough=True)
+        self._sharpen_untried(cap * (1 - ROUNDING))
         lower = min(cap, float(self.bounds.min())) + self.own
         found = self.joined(best)
         (forward, backward, added, _), (parts,) = found.values[:, 0].tolist(), found.plans
@@ -79,6 +78,13 @@ class BlockEvaluation:
         layer = self.block.join.layer
         choice = () if layer is None else (Choice(layer, self.after, 0),)
         return Labels(np.concatenate([values, moved[None] * 0]), [(*plan, *choice) for plan in ways.plans])
+
+    def _sharpen_untried(self, cap: float) -> None:
+        """Finds better bounds of partitions that are not tried, as far as the least of them rises."""
+        tried = self.block.division.tried
+        untried, least = self.bounds[tried:], -math.inf
+        while untried.min(initial=cap) > least and (least := float(untried.min(initial=cap))) < cap:
+            self._is_ruled_out(tried + int(untried.argmin()), cap, thorough=False)
 
     def _is_ruled_out(self, index: int, cap: float, *, thorough: bool) -> bool:
         """Whether no way in a partition is within the cap, with better bounds where these do not decide."""
