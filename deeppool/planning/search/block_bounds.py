@@ -170,10 +170,12 @@ class BlockBounds:
             return np.broadcast_to(own, self.time.shape)
         parts = np.minimum([branch.least_of(number) for branch in self.branches], NEVER)
         if number == WORK:
-            return self._groups(parts).sum(axis=1) + own
+            spent: Floats = self._groups(parts).sum(axis=1) + own
+            return spent
         # Transfers count half in either pass.
         half = self._least[:, :, None, :] * (1 - self.branches[0].spent_share) / 2
-        return self._groups(parts - half).max(axis=1) + self._groups(half).sum(axis=1) + own
+        least: Floats = self._groups(parts - half).max(axis=1) + self._groups(half).sum(axis=1) + own
+        return least
 
     def _groups(self, seconds: Floats) -> Floats:
         """Returns (partition, group, …) sums over the branches of each group; 0 where there is no such group."""
