@@ -46,8 +46,10 @@ def measure(setting: Setting, device: Device, ends: float) -> Iterator[dict[str,
     result: dict[str, Any] = {"setting": asdict(setting), "gaps": gaps, "failed": {}}
     yield result
     rungs = mechanism_ladder(*setting.background_batches, share=SHARE)
-    with device.times_only():
-        ladder = StreamLadder(setting.jobs, rungs, device, may_start=lambda: time.monotonic() < ends)
+    with (
+        device.times_only(),
+        StreamLadder(setting.jobs, rungs, device, may_start=lambda: time.monotonic() < ends) as ladder,
+    ):
         result["failed"] = ladder.failed
         for gap in setting.gaps:
             if time.monotonic() < ends:

@@ -33,8 +33,6 @@ def main() -> None:
     for transport, elements, repeat in itertools.product(given.transports, given.elements, range(given.repeats)):
         full = None
         for mode in MODES:
-            if (transport, mode) == ("tcp-native", "straggler-aware"):
-                continue
             found = skewed_calls(
                 mode, transport=transport, ranks=given.ranks, iterations=given.iterations, skew=given.skew_ms / 1000,
                 elements=elements,

@@ -31,7 +31,7 @@ class CollocatedRank:
         self._page = SharedPage(setup["shared_pages"] or setup["folder"], setup["position"])
         self._background: InProcessBackground | None = None
         if rank.foreground_control is not None:
-            rank.foreground_control.use_device_times(self._phases)
+            rank.foreground_control.use_device_times(self._phases, by_events=rank.device.asynchronous)
         rank.core_seconds = self._foreground_cpu_seconds
 
     @property

@@ -26,6 +26,10 @@ DRAIN_SECONDS = 60.0
 """Time-out for pieces in flight to finish."""
 
 
+class _ClosedError(Exception):
+    """Ends the background's thread at its next piece."""
+
+
 class InProcessBackground:
     """Trains one background job in the process of a rank; used by the rank's thread, which lets it train and rest."""
 
@@ -48,6 +52,7 @@ class InProcessBackground:
         self._clock = device.clock
         self._resumed, self._drained = self._clock.signal(), self._clock.signal()
         self._drained.set()
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._cpu_clock: int | None = None
         """Clock of the thread's CPU time."""
@@ -99,6 +104,18 @@ class InProcessBackground:
         ]
         return {"parts": [(steps, self._losses)], "pieces": pieces, **self.training.progress(clock_offset)}
 
+    def close(self) -> None:
+        """Ends the thread, and the training in the middle of its step; it cannot begin again."""
+        if self._resumed.is_set():
+            self.rest()
+        self._closed = True
+        if self._thread is not None and self._thread.is_alive():
+            self._drained.clear()
+            self._resumed.set()
+            # In the device's time: a thread that has the turn there must not wait for another in any other way.
+            self._drained.wait(DRAIN_SECONDS)
+            self._thread.join(DRAIN_SECONDS)
+
     def cpu_seconds(self) -> float:
         """Returns the CPU time that the thread has used; on a CPU most of it is the pieces' own."""
         try:
@@ -113,6 +130,8 @@ class InProcessBackground:
             while True:
                 loss = self.training.step()
                 self._losses.append(loss)
+        except _ClosedError:
+            pass
         # No exception of a background may end the foreground.
         except Exception as error:
             self.error = error
@@ -122,6 +141,8 @@ class InProcessBackground:
 
     def _read(self) -> tuple[BackgroundLimits, Operator | None]:
         """Returns the state of the foreground for the next piece; none may begin while the job rests."""
+        if self._closed:
+            raise _ClosedError
         if self._resumed.is_set():
             return self._foreground()
         if not self._launcher.in_flight:

@@ -63,6 +63,11 @@ def kind_of_type(torch_type: str) -> DeviceKind:
     return next(kind for kind in KINDS.values() if kind.torch_type == torch_type)
 
 
+def graphs_name(device: str) -> str:
+    """Returns what a kind of device calls captured work."""
+    return "CUDA graphs" if device == "cuda" else f"graphs of device {device}"
+
+
 def check_common_clock(device: str) -> None:
     """Checks that the times of several processes on a device can be compared.
 

@@ -82,12 +82,19 @@ class ForegroundControl:
         self._pending: tuple[torch.Tensor, PendingWork] | None = None
         """The exchange in progress: a row per iteration and rank."""
         self._device_times: TimedWatcher | None = None
+        self._by_events = False
         self._page.clear()
         self.reset()
 
-    def use_device_times(self, watcher: TimedWatcher) -> None:
-        """Takes operator times from ``watcher``, which replaces the shared page as the trainer's watcher."""
-        self._device_times = watcher
+    def use_device_times(self, watcher: TimedWatcher, *, by_events: bool = False) -> None:
+        """Takes operator times from ``watcher``, which replaces the shared page as the trainer's watcher.
+
+        Args:
+            watcher: times the operators.
+            by_events: whether by events of the device, and not by the host's clock.
+        """
+        self._device_times, self._by_events = watcher, by_events
+        self.reset()
 
     @property
     def has_device_times(self) -> bool:
@@ -96,7 +103,7 @@ class ForegroundControl:
 
     def reset(self) -> None:
         """Discards what was learned, as the stages have changed; all ranks call it together after :meth:`pause`."""
-        self._governor = Governor(self._sharing)
+        self._governor = Governor(self._sharing, by_events=self._by_events)
         self._limits = FREE
         self._published: BackgroundLimits | None = None
         """Limits on the shared page."""

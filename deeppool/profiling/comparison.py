@@ -4,8 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.device.kinds import graphs_name
 from deeppool.errors import InvalidValueError
-from deeppool.profiling.table import Profile, graphs_name
+from deeppool.profiling.table import Profile
 from deeppool.units import format_percent, format_seconds, format_tables
 
 

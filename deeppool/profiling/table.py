@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from deeppool.device.kinds import graphs_name
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
@@ -219,8 +220,3 @@ def _interpolate(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -
     lower = upper - 1
     share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
     return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)
-
-
-def graphs_name(device: str) -> str:
-    """Returns what a kind of device calls captured work."""
-    return "CUDA graphs" if device == "cuda" else f"graphs of device {device}"

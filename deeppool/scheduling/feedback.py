@@ -21,8 +21,9 @@ ENOUGH = 3
 """Times of each kind before a decision; one is enough where it resembles the cause of the last ban."""
 TRIAL = 8
 """Collocated times without slowdown that make a good trial."""
-FLOOR = 50e-6
-"""Seconds of slowdown that are ignored: the noise of short operators."""
+FLOOR, EVENT_FLOOR = 50e-6, 2e-6
+"""Seconds of slowdown that are ignored, the noise of short operators: where the host's clock times them, and where
+events of the device do, which tell times apart by about half a microsecond. A GPU's operators take 100 microseconds."""
 CONFIDENCE = 3.0
 """Standard errors by which two medians differ significantly."""
 STRIKING = 2.0
@@ -62,9 +63,9 @@ class _History:
 class Feedback:
     """Learns from every iteration which operators to ban."""
 
-    def __init__(self, tolerance: float) -> None:
-        """Takes the slowdown above which an operator is banned: 0.1 is 10 %."""
-        self._tolerance = tolerance
+    def __init__(self, tolerance: float, *, floor: float = FLOOR) -> None:
+        """Takes the slowdown above which an operator is banned: 0.1 is 10 %; and the seconds that are ignored."""
+        self._tolerance, self._floor = tolerance, floor
         self._known: dict[Operator, _History] = {}
 
     def banned(self, iteration: int) -> frozenset[Operator]:
@@ -130,7 +131,7 @@ class Feedback:
                 known.exempt_until = iteration + 1 + known.length
 
     def _is_slowed(self, known: _History, seconds: float) -> bool:
-        return seconds > (1 + self._tolerance) * known.typical + FLOOR
+        return seconds > (1 + self._tolerance) * known.typical + self._floor
 
 
 def _differ(these: deque[float], those: deque[float]) -> bool:

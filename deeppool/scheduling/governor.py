@@ -18,7 +18,7 @@ from typing import NamedTuple
 from deeppool.base.sharing import Sharing
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.controller import Controller
-from deeppool.scheduling.feedback import Feedback
+from deeppool.scheduling.feedback import EVENT_FLOOR, FLOOR, Feedback
 from deeppool.scheduling.slowdown import Baseline, Estimate, Slowdown
 
 __all__ = ["BackgroundLimits", "Estimate", "ForegroundIteration", "Governor", "Operator", "combine", "is_alone"]
@@ -72,9 +72,15 @@ class _Begun(NamedTuple):
 class Governor:
     """Sets one rank's limits; learns from each iteration by :meth:`observe` and :meth:`learn`, or :meth:`end`."""
 
-    def __init__(self, sharing: Sharing) -> None:
-        """Takes the mechanisms; without feedback and a bound nothing is limited or measured."""
-        self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback)
+    def __init__(self, sharing: Sharing, *, by_events: bool = False) -> None:
+        """Takes the mechanisms; without feedback and a bound nothing is limited or measured.
+
+        Args:
+            sharing: the mechanisms.
+            by_events: whether events of the device time the operators, and not the host's clock.
+        """
+        floor = EVENT_FLOOR if by_events else FLOOR
+        self._feedback = None if sharing.feedback is None else Feedback(sharing.feedback, floor=floor)
         self._cautious = sharing.priority == "normal" and sharing.share is None
         self._controller = self._make_controller(sharing.max_slowdown)
         self._baseline = Baseline()

@@ -18,6 +18,7 @@ from deeppool.training.training_job import save_job
 from tests.collocation.misbehaving import BATCH, NonFinite, plain_loop, plain_training, training
 
 STEPS = 12
+DEVICES = ["cpu", "emulated"]
 
 
 class Launcher:
@@ -35,10 +36,13 @@ class Launcher:
 
 
 def start(
-    job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH
+    job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH, device: str = "cpu"
 ) -> BackgroundWorker:
     save_job(job, tmp_path)
-    setup = {"saved_job": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing())}
+    setup = {
+        "saved_job": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing()),
+        "device": device,
+    }  # fmt: skip
     return BackgroundWorker(setup, launcher or Launcher())
 
 
@@ -56,32 +60,34 @@ def test_a_share_of_a_gpu_is_none_of_a_core(device: str, priority: str, monkeypa
     assert background_process.yield_core({"sharing": sharing, "folder": "run", "rank": 0, "device": device}) == priority
 
 
-def test_a_background_is_a_plain_loop_bit_by_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_background_is_a_plain_loop_bit_by_bit(device: str, tmp_path: Path) -> None:
     job = plain_training()
-    worker = start(job, tmp_path)
+    worker = start(job, tmp_path, device=device)
     found = [worker.training.step() for _ in range(STEPS)]
     module = job.model
     assert found == plain_loop(module, STEPS)
     # A captured BatchNorm does not count its batches: it has a momentum, and no use for the count.
     state = {name: value for name, value in module.state_dict().items() if "num_batches" not in name}
-    assert all(torch.equal(value, worker.training.trainer.state[name]) for name, value in state.items())
+    assert all(torch.equal(value, worker.training.trainer.state[name].cpu()) for name, value in state.items())
 
 
-def test_a_stopped_job_resumes_bit_by_bit(tmp_path: Path) -> None:
-    whole = serve(start(training(), tmp_path), tmp_path / "whole")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_stopped_job_resumes_bit_by_bit(device: str, tmp_path: Path) -> None:
+    whole = serve(start(training(), tmp_path, device=device), tmp_path / "whole")
     assert (whole["why"], whole["updates"], whole["samples"]) == ("finished", STEPS, STEPS * BATCH)
 
     folder = tmp_path / "parts"
-    first = serve(start(training(), tmp_path, Launcher(7)), folder)
+    first = serve(start(training(), tmp_path, Launcher(7), device=device), folder)
     assert (first["why"], first["updates"]) == ("asked", 7)
     assert [path.name for path in sorted(folder.iterdir())] == ["step-000005", "step-000007"]
-    second = serve(start(training(), tmp_path), folder)
+    second = serve(start(training(), tmp_path, device=device), folder)
     assert (second["why"], second["updates"], second["samples"]) == ("finished", STEPS, 5 * BATCH)
     assert second["last_loss"] == whole["last_loss"]
     expected = load_weights(latest(tmp_path / "whole"))
     assert all(torch.equal(value, expected[name]) for name, value in load_weights(latest(folder)).items())
 
-    third = serve(start(training(), tmp_path), folder)
+    third = serve(start(training(), tmp_path, device=device), folder)
     assert (third["why"], third["samples"]) == ("finished", 0)
 
 

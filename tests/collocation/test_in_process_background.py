@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,18 +81,32 @@ class Foreground:
             assert self.reads.acquire(timeout=TIMEOUT)
 
 
-def start_background(
-    folder: Path, job: BackgroundJob, sharing: Sharing, foreground: Callable[[], Any], device: str = "cpu"
-) -> InProcessBackground:
-    setup = {
-        "folder": str(folder),
-        "saved_job": str(folder),
-        "sharing": asdict(sharing),
-        **save_background_job(job, folder),
-    }
-    found = find_device(device)
-    training = BackgroundTraining(setup, found, found.torch_device(), paced=True)
-    return InProcessBackground(training, found, foreground)
+Starter = Callable[..., InProcessBackground]
+
+
+@pytest.fixture
+def start_background(tmp_path: Path) -> Iterator[Starter]:
+    """Starts backgrounds; none of their threads is left."""
+    started: list[InProcessBackground] = []
+
+    def start(
+        job: BackgroundJob, sharing: Sharing, foreground: Callable[[], Any], device: str = "cpu"
+    ) -> InProcessBackground:
+        setup = {
+            "folder": str(tmp_path),
+            "saved_job": str(tmp_path),
+            "sharing": asdict(sharing),
+            **save_background_job(job, tmp_path),
+        }
+        found = find_device(device)
+        training = BackgroundTraining(setup, found, found.torch_device(), paced=True)
+        started.append(InProcessBackground(training, found, foreground))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+        assert each._thread is None or not each._thread.is_alive()
 
 
 def losses_of_a_plain_loop(steps: int) -> list[float]:
@@ -113,10 +127,10 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
 @pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
 def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_rests(
-    sharing: Sharing, device: str, tmp_path: Path
+    sharing: Sharing, device: str, start_background: Starter
 ) -> None:
     foreground = Foreground()
-    background = start_background(tmp_path, make_job(), sharing, foreground, device)
+    background = start_background(make_job(), sharing, foreground, device)
     losses = [background.training.last_loss]
     for _ in range(6):
         background.begin()
@@ -129,9 +143,26 @@ def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_r
     assert losses == pytest.approx(losses_of_a_plain_loop(len(losses)), rel=1e-4)
 
 
-def test_work_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
+def test_a_background_that_trains_or_rests_can_be_closed(device: str, start_background: Starter) -> None:
+    resting, foreground = start_background(make_job(), PACED, Foreground(), device), Foreground()
+    training = start_background(make_job(), PACED, foreground, device)
+    resting.begin()
+    resting.rest()
+    training.begin()
+    # In virtual time the host acts on the device, or the thread does not.
+    for _ in range(100):
+        find_device(device).clock.sleep(1e-3)
+    foreground.wait_for(1) if device != "emulated:h200" else None
+    for background in (resting, training, training):
+        background.close()
+        assert not background._thread.is_alive()
+        assert background.error is None
+
+
+def test_work_is_counted_in_steps_and_their_pieces(start_background: Starter) -> None:
     foreground = Foreground()
-    background = start_background(tmp_path, make_job(), PACED, foreground)
+    background = start_background(make_job(), PACED, foreground)
     total = 0.0
     for _ in range(3):
         background.begin()
@@ -141,9 +172,9 @@ def test_work_is_counted_in_steps_and_their_pieces(tmp_path: Path) -> None:
     assert 0 < total <= background.finished / background.training.pieces
 
 
-def test_the_foregrounds_limits_apply(tmp_path: Path) -> None:
+def test_the_foregrounds_limits_apply(start_background: Starter) -> None:
     foreground = Foreground(BackgroundLimits(open=False, share=1.0, banned=frozenset()))
-    background = start_background(tmp_path, make_job(), PACED, foreground)
+    background = start_background(make_job(), PACED, foreground)
     background.begin()
     foreground.wait_for(20)
     assert background.rest()["parts"] == [(0, [])]
@@ -155,9 +186,9 @@ class Broken(Fixed):
         raise OSError("the disk is gone")
 
 
-def test_a_job_that_fails_reports_its_error_and_stays_ended(tmp_path: Path) -> None:
+def test_a_job_that_fails_reports_its_error_and_stays_ended(start_background: Starter) -> None:
     foreground = Foreground()
-    background = start_background(tmp_path, make_job(), THREADED, foreground)
+    background = start_background(make_job(), THREADED, foreground)
     background.training.task.samples.__self__.dataset.__class__ = Broken
     for _ in range(2):
         background.begin()
@@ -165,12 +196,12 @@ def test_a_job_that_fails_reports_its_error_and_stays_ended(tmp_path: Path) -> N
         assert background.rest() == {"why": "failed: OSError: the disk is gone"}
 
 
-def test_a_background_in_a_thread_clips_accumulates_and_follows_a_schedule(tmp_path: Path) -> None:
+def test_a_background_in_a_thread_clips_accumulates_and_follows_a_schedule(start_background: Starter) -> None:
     """As in a process of its own, whose training the same job gives."""
     choices = {"accumulation": 2, "clip_norm": 0.1, "schedule": halve}
     foreground = Foreground()
-    background = start_background(tmp_path, make_job(**choices), PACED, foreground)
-    alone = start_background(tmp_path, make_job(**choices), THREADED, Foreground())
+    background = start_background(make_job(**choices), PACED, foreground)
+    alone = start_background(make_job(**choices), THREADED, Foreground())
     background.begin()
     foreground.wait_for(100)
     background.rest()

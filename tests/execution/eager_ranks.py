@@ -1,4 +1,4 @@
-"""Ranks that train a small model by eager-SGD; each writes its results to a file of its own: folder, ranks.
+"""Ranks that train a small model by eager-SGD; each writes its results to a file of its own: folder, ranks, device.
 
 One process imports torch and then forks the ranks, which is what a machine with few cores can afford.
 """
@@ -14,6 +14,8 @@ import torch._dynamo  # an optimizer imports it
 import torch.distributed as dist
 
 import deeppool as dp
+from deeppool.collectives.perform.process_group import init_process_group
+from deeppool.device.find import find_device
 from deeppool.execution.eager_replica import EagerReplica
 
 STEPS = 12
@@ -26,9 +28,9 @@ SETTINGS = {
 }
 
 
-def train(rank: int, ranks: int, what: str) -> dict:
-    inputs = torch.arange(float(ranks * STEPS * 4)).view(ranks, STEPS, 4).remainder(7).double() / 7
-    model = torch.nn.Linear(4, 1).double()
+def train(rank: int, ranks: int, what: str, place: torch.device) -> dict:
+    inputs = (torch.arange(float(ranks * STEPS * 4)).view(ranks, STEPS, 4).remainder(7).double() / 7).to(place)
+    model = torch.nn.Linear(4, 1).double().to(place)
     with torch.no_grad():
         model.weight.fill_(rank + 0.5)
         model.bias.fill_(1.0)
@@ -53,10 +55,11 @@ def restore(eager: EagerReplica) -> None:
     eager.step()
 
 
-def main(folder: Path, ranks: int, rank: int) -> None:
+def main(folder: Path, ranks: int, kind: str, rank: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-    found = {what: train(rank, ranks, what) for what in SETTINGS}
+    device = find_device(kind)
+    init_process_group(device, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    found = {what: train(rank, ranks, what, device.torch_device()) for what in SETTINGS}
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -66,7 +69,7 @@ if __name__ == "__main__":
     children = []
     for rank in range(ranks):
         if not (child := os.fork()):
-            main(folder, ranks, rank)
+            main(folder, ranks, sys.argv[3], rank)
             os._exit(0)
         children.append(child)
     sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))

@@ -25,9 +25,12 @@ def synchronous_sgd() -> list[float]:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_replicas_equal_synchronous_sgd_where_rounds_wait_and_each_other_where_they_do_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "emulated"])
+def test_replicas_equal_synchronous_sgd_where_rounds_wait_and_each_other_where_they_do_not(
+    device: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, str(RANKS_OF), str(tmp_path), str(RANKS)],
+        [sys.executable, str(RANKS_OF), str(tmp_path), str(RANKS), device],
         capture_output=True,
         text=True,
         timeout=110,

@@ -147,3 +147,22 @@ def test_every_gradient_that_arrives_is_in_exactly_one_update(mode) -> None:
     # Those on which a rank still computes at the end have not arrived.
     assert set(training.total) <= {0.0, 1.0}
     assert training.given - 4 <= training.total.sum() <= training.given
+
+
+@pytest.mark.parametrize("mode", ["full", "solo"])
+def test_the_learning_rate_falls_at_the_given_updates_whatever_the_mode(mode) -> None:
+    sizes = {"batch": 8, "images": 16, "width": 4, "rate": 0.1}
+
+    def trained(updates: int, **choices: tuple[int, ...]) -> list[float]:
+        found = compare_modes(
+            "digits", fixed([0.0, 0.3]), modes=(mode,), ranks=2, updates=updates, step=0.1, points=updates,
+            clock="virtual", **sizes, **choices,
+        )  # fmt: skip
+        return [point.loss for point in found.trainings[0].points]
+
+    plain, decayed, twice = trained(6), trained(6, decay=(3,)), trained(6, decay=(3, 3))
+    assert plain[:3] == decayed[:3] == twice[:3]
+    # At a tenth of the rate an update does less, and at a hundredth less again.
+    moved = [abs(losses[4] - losses[3]) for losses in (plain, decayed, twice)]
+    assert moved[0] != moved[1]
+    assert moved[1] > moved[2]

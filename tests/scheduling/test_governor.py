@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deeppool.base.sharing import Sharing
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits
 from deeppool.scheduling.controller import MIN_SHARE
-from deeppool.scheduling.feedback import ENOUGH, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
+from deeppool.scheduling.feedback import ENOUGH, EVENT_FLOOR, FIRST_BAN, FLOOR, LONGEST_BAN, Feedback
 from deeppool.scheduling.governor import DENSE, Governor, combine, is_alone
 from tests.sampling import examples
 
@@ -200,8 +200,12 @@ def test_every_ban_ends(seed, noise, harm):
     assert last == 0 or governor.begin(100 + LONGEST_BAN).banned == frozenset()
 
 
-def test_noise_of_an_operator_that_is_short_bans_nothing():
+def test_noise_of_an_operator_that_is_short_bans_nothing_unless_a_device_times_it():
     history = run(Governor(Sharing(feedback=0.1)), doubling_sync(sync=FLOOR), 300)
+    assert banned(history) == []
+    history = run(Governor(Sharing(feedback=0.1), by_events=True), doubling_sync(sync=FLOOR), 300)
+    assert banned(history) != []
+    history = run(Governor(Sharing(feedback=0.1), by_events=True), doubling_sync(sync=EVENT_FLOOR), 300)
     assert banned(history) == []
 
 

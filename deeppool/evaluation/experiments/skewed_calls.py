@@ -95,7 +95,7 @@ def skewed_calls(
         InvalidValueError: a mode or transport that cannot be measured here.
         RankFailedError: a rank failed; every process has ended by then.
     """
-    if mode == "quorum" or (transport == "tcp-native" and (mode == "straggler-aware" or load_engine() is None)):
+    if mode == "quorum" or (transport == "tcp-native" and load_engine() is None):
         raise InvalidValueError(f"mode {mode!r} cannot be measured over {transport!r} here (try 'tcp-python')")
     with private_folder() as folder, RankGroup(LocalLauncher("cpu", ranks)) as group:
         memory = SHARED_MEMORY / folder.name

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import torch
@@ -175,7 +177,7 @@ class _Beside:
 
     def start(self, foreground: StreamForeground, now: Callable[[], float]) -> None:
         """Forgets all measurements, and lets the governor learn."""
-        self.governor, self._begun = Governor(self.job.training.sharing), 0
+        self.governor, self._begun = Governor(self.job.training.sharing, by_events=True), 0
         if self.job.training.sharing.learns:
             self.run(foreground, DENSE, now)
         self.times, self.seconds, self.steps = [], 0.0, 0.0
@@ -235,6 +237,15 @@ class StreamLadder:
                     self._made[name] = self._make(rung)
         self._foreground.repeat(WARM_UPS)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for made in self._made.values():
+            made.job.close()
+
     def measure(self, gap: float = 0.0) -> LadderResult:
         """Runs all rungs in interleaved rounds, with so many seconds without foreground after each iteration."""
         alone: list[float] = []
@@ -278,7 +289,7 @@ class StreamLadder:
             training = BackgroundTraining(setup, device, device.torch_device(), paced=True, precision=jobs.precision)
             alone = _throughput(training, device, jobs.alone_seconds)
             job = InProcessBackground(training, device, self._foreground.state)
-        return _Beside(job, alone, Governor(rung.sharing))
+        return _Beside(job, alone, Governor(rung.sharing, by_events=True))
 
 
 def emulated_ladder(gpu: str, jobs: TwoJobs, rungs: Mapping[str, Rung], gap: float = 0.0) -> LadderResult:
@@ -291,8 +302,8 @@ def emulated_ladder(gpu: str, jobs: TwoJobs, rungs: Mapping[str, Rung], gap: flo
         gap: see :meth:`StreamLadder.measure`.
     """
     device = new_device(gpu)
-    with device.times_only():
-        return StreamLadder(jobs, rungs, device).measure(gap)
+    with device.times_only(), StreamLadder(jobs, rungs, device) as ladder:
+        return ladder.measure(gap)
 
 
 def _throughput(training: BackgroundTraining, device: Device, seconds: float) -> float:

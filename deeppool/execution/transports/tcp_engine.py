@@ -35,16 +35,13 @@ def tcp_rounds(
         dtype: of an element.
         delivery: what a late rank receives.
         timeout: seconds to wait for other ranks.
-        engine: ``auto`` is the native one where it can be had; mode ``straggler-aware`` is in Python only.
+        engine: ``auto`` is the native one where it can be had.
 
     Raises:
         RunError: the native engine was asked for and cannot be had.
     """
     shape_of(rule, delivery, elements, dtype)
-    aware = rule.mode == "straggler-aware"
-    if aware and engine == "native":
-        raise RunError("the native engine has no mode 'straggler-aware' (engine='auto' or 'python')")
-    native = None if aware or engine == "python" else load_engine()
+    native = None if engine == "python" else load_engine()
     if native is not None:
         return NativeTcpRounds(native, rank, peers, rule, elements, dtype, delivery=delivery, timeout=timeout)
     if engine == "native":

@@ -73,6 +73,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         _check_gradients(module, exported, functions, name)
     _check_no_parameters(exported, program, name)
     devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
+    # The model lies where its user put it, also on a device that this package does not know; the examples on the host.
     if devices[0].type != "cpu":
         exported = move_to_device_pass(exported, devices[0])
     loss_program = exported.module(check_guards=False)

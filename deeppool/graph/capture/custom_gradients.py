@@ -76,6 +76,7 @@ def check_gradients(
 def _gradients(run: Callable[[], Any], leaves: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns the gradients of the squares of all outputs, one after the other; zeros where none arrives."""
     device = leaves[0].device if leaves else torch.device("cpu")
+    # The model lies where its user put it, also on a device that this package does not know.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
         torch.manual_seed(0)
         outputs = [x for x in pytree.tree_leaves(run()) if isinstance(x, torch.Tensor) and x.requires_grad]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deeppool.device.environment import package_versions
-from deeppool.device.kinds import check_common_clock
+from deeppool.device.kinds import check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns
 from deeppool.interleaving.crossover import measurements
@@ -109,7 +109,7 @@ def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], repetitions: int,
         raise InvalidValueError(f"orders are some of {', '.join(ORDERS)}, got '{unknown[0]}'")
     if not {CROSSOVER, SEQUENTIAL} <= set(orders):
         raise InvalidValueError(f"'{CROSSOVER}' and '{SEQUENTIAL}' give the costs of jobs: name both")
-    if SHIFTED in orders and device != "cpu":
+    if SHIFTED in orders and not find_kind(device).on_cores:
         raise InvalidValueError(f"'{SHIFTED}' runs on CPUs only, got device '{device}' (leave it out)")
     if any(job.accumulation > 1 for job in jobs):
         raise InvalidValueError("jobs that accumulate gradients cannot be compared (set accumulation to 1)")

@@ -22,6 +22,7 @@ from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
+from deeppool.device.kinds import graphs_name
 from deeppool.device.protocol import AUTOCAST, Device, Precision
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture.capture import CapturedModel, capture
@@ -33,7 +34,7 @@ from deeppool.profiling.measure.bench import Bench, DeviceMemory
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import MeasurementLog, ResumeState, Runs, read_resume_state
-from deeppool.profiling.table import Measurement, Profile, graphs_name
+from deeppool.profiling.table import Measurement, Profile
 from deeppool.units import format_bytes
 
 METHOD = (

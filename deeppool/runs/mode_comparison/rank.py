@@ -35,7 +35,7 @@ class RankTraining:
 
     def run(self) -> dict[str, Any]:
         """Trains; returns the gradients of this rank, and rank 0's points."""
-        with self._eager.wrap(self._task.model, self._task.optimizer) as replica:
+        with self._eager.wrap(self._task.model, self._task.optimizer, schedule=self._task.schedule) as replica:
             delay = load_delay(self._folder, self._rank, lambda: replica.updates)
             dist.barrier()
             began, losses = time.perf_counter(), []

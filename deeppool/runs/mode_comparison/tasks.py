@@ -1,5 +1,6 @@
 """What is trained by each mode: the paper's hyperplane regression, and its ResNet on small images, scaled down."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -17,6 +18,8 @@ class ComparedTask(Protocol):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler | None
+    """Of the learning rate; it moves on with each update."""
 
     def loss(self, update: int, rank: int, ranks: int) -> torch.Tensor:
         """Returns the loss of a rank's share of the batch of an update."""
@@ -44,6 +47,7 @@ class Hyperplane:
         self.model: nn.Module = nn.Linear(features, 1)
         # The loss falls by a factor of 1 - 2 rate per update, whatever the number of features.
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.schedule: torch.optim.lr_scheduler.LRScheduler | None = None
 
     def loss(self, update: int, rank: int, ranks: int) -> torch.Tensor:
         """Returns the mean squared error of a rank's share."""
@@ -71,7 +75,16 @@ class Hyperplane:
 class Digits:
     """Classification of :func:`digit_images` by a small ResNet."""
 
-    def __init__(self, seed: int, *, batch: int = 128, images: int = 2048, width: int = 8, rate: float = 0.05) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        batch: int = 128,
+        images: int = 2048,
+        width: int = 8,
+        rate: float = 0.05,
+        decay: Sequence[int] = (),
+    ) -> None:
         """Draws images and weights.
 
         Args:
@@ -80,6 +93,7 @@ class Digits:
             images: of an epoch; the test has half as many.
             width: channels of the first layers.
             rate: learning rate, of SGD with momentum 0.9.
+            decay: updates after each of which the learning rate is a tenth of what it was.
         """
         self._seed, self._batch = seed, batch
         self._images, self._digits = digit_images(images, 1)
@@ -87,6 +101,9 @@ class Digits:
         torch.manual_seed(seed)
         self.model: nn.Module = _resnet(width)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
+        self.schedule: torch.optim.lr_scheduler.LRScheduler | None = torch.optim.lr_scheduler.MultiStepLR(
+            self.optimizer, list(decay)
+        )
 
     def loss(self, update: int, rank: int, ranks: int) -> torch.Tensor:
         """Returns the cross entropy of a rank's share."""
@@ -139,6 +156,11 @@ def _resnet(width: int) -> nn.Module:
 
 
 _TASKS: dict[str, type[Hyperplane] | type[Digits]] = {"digits": Digits, "hyperplane": Hyperplane}
+
+
+def decay(updates: int) -> tuple[int, int]:
+    """Returns when the learning rate falls: after a half and three quarters of the updates (He et al., CVPR 2016)."""
+    return updates // 2, 3 * updates // 4
 
 
 def make_task(name: str, seed: int, sizes: dict[str, Any]) -> ComparedTask:

@@ -41,6 +41,8 @@ class VirtualTraining:
         """Updates the parameters by the mean over ranks, and measures now and then."""
         self._vector.put(torch.from_numpy(total / self._ranks))
         self._task.optimizer.step()
+        if self._task.schedule is not None:
+            self._task.schedule.step()
         self._task.optimizer.zero_grad()
         self._updates += 1
         if self._updates % self._every == 0:

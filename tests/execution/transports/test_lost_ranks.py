@@ -23,8 +23,6 @@ TIMEOUT = 2.0
 def test_the_others_end_in_an_error_soon(transport: str, lost: signal.Signals, mode: str, tmp_path: Path) -> None:
     if transport == "tcp-native" and load_engine() is None:
         pytest.skip("the native engine cannot be compiled here")
-    if transport == "tcp-native" and mode == "straggler-aware":
-        pytest.skip("the native engine has no such mode")
     arguments = [sys.executable, str(RANKS), str(tmp_path), transport, mode, str(int(lost)), str(TIMEOUT)]
     subprocess.run(arguments, timeout=100, check=True)
     others = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (1, 2)]

@@ -45,8 +45,6 @@ def on_ranks(ranks: int, work: Callable[[int, dict[int, socket.socket]], object]
 def test_ranks_deliver_every_gradient_once_to_every_rank(mode, ranks: int, engines: tuple[str, ...]) -> None:
     if "native" in engines and load_engine() is None:
         pytest.skip("the native engine cannot be compiled here")
-    if mode == "straggler-aware" and "native" in engines:
-        pytest.skip("the native engine has no such mode")
     steps = 8
     rule = FiringRule(ranks, mode, 2 if mode == "quorum" else None, grace=0.001 * (mode == "quorum"), seed=ranks)
 

@@ -15,7 +15,7 @@ import filelock
 from deeppool.base.private_files import check_private
 from deeppool.errors import RunError
 
-_SOURCES = ("engine.cpp", "firing.hpp", "participant.hpp", "peers.hpp")
+_SOURCES = ("engine.cpp", "firing.hpp", "participant.hpp", "peers.hpp", "straggler_aware.hpp")
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _SECONDS = 120.0
 """Limit of a compilation, and of the wait for another process's."""

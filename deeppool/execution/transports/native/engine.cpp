@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "peers.hpp"
+#include "straggler_aware.hpp"
 
 namespace deeppool {
 
@@ -25,12 +26,20 @@ double now() {  // the clock of Python's time.monotonic
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+std::unique_ptr<Participant> participant_of(int32_t rank, const Rule& rule, bool latest, Type type, size_t elements,
+                                            std::vector<Step> steps) {
+  if (rule.mode == Mode::straggler_aware && rule.ranks > 1)
+    return std::make_unique<StragglerAware>(rank, rule, latest, type, elements);
+  return std::make_unique<Participant>(rank, rule, latest, type, elements, std::move(steps));
+}
+
 class Engine {
  public:
   Engine(int32_t rank, const Rule& rule, bool latest, Type type, size_t elements, std::vector<Step> steps,
          const int32_t* fds)
       : rule_(rule), bytes_(elements * size_of(type)), epoll_(epoll_create1(EPOLL_CLOEXEC)),
-        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), participant_(rank, rule, latest, type, std::move(steps)) {
+        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        participant_(participant_of(rank, rule, latest, type, elements, std::move(steps))) {
     for (int32_t other = 0; other < rule.ranks; ++other)
       peers_.push_back(other == rank ? nullptr : std::make_unique<Peer>(fds[other], epoll_, other));
     if (epoll_ < 0 || wake_ < 0) {
@@ -60,34 +69,34 @@ class Engine {
   void add(const char* gradients, int64_t count, bool arrives) {
     auto copy = std::make_shared<std::vector<char>>(gradients, gradients + bytes_);
     std::lock_guard<std::mutex> guard(lock_);
-    if (arrives) participant_.submit(std::move(copy), now());
-    else participant_.add(std::move(copy), count);
+    if (arrives) participant_->submit(std::move(copy), now());
+    else participant_->add(std::move(copy), count);
     flush_from_caller();
   }
 
   void finish() {
     std::lock_guard<std::mutex> guard(lock_);
-    participant_.finish(now());
+    participant_->finish(now());
     flush_from_caller();
   }
 
   // Waits for a result; returns how many there are, -1 if none will come, -2 - rank if a rank has failed.
   int64_t wait(double seconds) {
     std::unique_lock<std::mutex> guard(lock_);
-    auto done = [this] { return !participant_.unread.empty() || participant_.closed || failed_ >= 0; };
+    auto done = [this] { return !participant_->unread.empty() || participant_->closed || failed_ >= 0; };
     changed_.wait_for(guard, std::chrono::duration<double>(seconds), done);
-    if (!participant_.unread.empty()) return static_cast<int64_t>(participant_.unread.size());
-    if (participant_.closed) return -1;
+    if (!participant_->unread.empty()) return static_cast<int64_t>(participant_->unread.size());
+    if (participant_->closed) return -1;
     return failed_ >= 0 ? -2 - failed_ : 0;
   }
 
   // Copies the first result that was not received; returns its round, -1 if there is none.
   int64_t take(int64_t* counts, char* total) {
     std::unique_lock<std::mutex> guard(lock_);
-    if (participant_.unread.empty()) return -1;
-    Result result = std::move(participant_.unread.front());
-    participant_.unread.pop_front();
-    participant_.applied = result.number + 1;
+    if (participant_->unread.empty()) return -1;
+    Result result = std::move(participant_->unread.front());
+    participant_->unread.pop_front();
+    participant_->applied = result.number + 1;
     guard.unlock();
     std::copy(result.counts.begin(), result.counts.end(), counts);
     if (result.total) std::memcpy(total, result.total->data(), bytes_);
@@ -97,17 +106,17 @@ class Engine {
 
   int64_t pending(char* total) {
     std::lock_guard<std::mutex> guard(lock_);
-    if (participant_.pending) std::memcpy(total, participant_.pending->data(), bytes_);
+    if (participant_->pending) std::memcpy(total, participant_->pending->data(), bytes_);
     else std::memset(total, 0, bytes_);
-    return participant_.pending_count;
+    return participant_->pending_count;
   }
 
   // Completed rounds, received rounds, and whether the received ones hold all gradients of this rank.
   void state(int64_t* found) {
     std::lock_guard<std::mutex> guard(lock_);
-    found[0] = participant_.completed;
-    found[1] = participant_.applied;
-    found[2] = participant_.accepted();
+    found[0] = participant_->completed;
+    found[1] = participant_->applied;
+    found[2] = participant_->accepted();
     found[3] = failed_;
   }
 
@@ -115,7 +124,7 @@ class Engine {
   void stop(bool agreed, double seconds) {
     {
       std::lock_guard<std::mutex> guard(lock_);
-      bool in_order = agreed || participant_.closed;
+      bool in_order = agreed || participant_->closed;
       for (auto& peer : peers_)
         if (peer && in_order) {
           peer->post({Kind::closes, 0});
@@ -134,7 +143,7 @@ class Engine {
       int timeout;
       {
         std::lock_guard<std::mutex> guard(lock_);
-        double left = participant_.fires_at() - now();
+        double left = participant_->fires_at() - now();
         if (stopping_ >= 0) {
           if (now() >= stopping_ || !has_to_send()) return;
           left = std::min(left, stopping_ - now());
@@ -143,11 +152,11 @@ class Engine {
       }
       int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
       std::lock_guard<std::mutex> guard(lock_);
-      int64_t completed = participant_.completed;
+      int64_t completed = participant_->completed;
       for (int index = 0; index < count; ++index) serve(events[static_cast<size_t>(index)]);
-      participant_.advance(now());
+      participant_->advance(now());
       flush();
-      if (participant_.completed > completed || failed_ >= 0) changed_.notify_all();
+      if (participant_->completed > completed || failed_ >= 0) changed_.notify_all();
     }
   }
 
@@ -160,17 +169,17 @@ class Engine {
     auto source = static_cast<int32_t>(event.data.u32);
     Peer& peer = *peers_[static_cast<size_t>(source)];
     if (!peer.open || !(event.events & (EPOLLIN | EPOLLHUP | EPOLLERR))) return;
-    peer.read(rule_, bytes_, [&](Message message) {
+    peer.read(rule_, *participant_, [&](Message message) {
       if (message.kind == Kind::closes) peer.ended = true;
       else if (message.kind > Kind::closes) peer.end();  // it is no rank of this version
-      else participant_.receive(source, std::move(message), now());
+      else participant_->receive(source, std::move(message), now());
     });
-    if (!peer.open && !peer.ended && !participant_.closed && failed_ < 0) failed_ = source;
+    if (!peer.open && !peer.ended && !participant_->closed && failed_ < 0) failed_ = source;
   }
 
   void flush() {
-    for (auto& [destination, message] : participant_.outbox) peers_[static_cast<size_t>(destination)]->post(message);
-    participant_.outbox.clear();
+    for (auto& [destination, message] : participant_->outbox) peers_[static_cast<size_t>(destination)]->post(message);
+    participant_->outbox.clear();
     for (auto& peer : peers_)
       if (peer && peer->has_to_send()) peer->flush();
   }
@@ -178,7 +187,7 @@ class Engine {
   void flush_from_caller() {
     flush();
     // An arrival may have started a grace window, whose end the thread has to meet.
-    if (participant_.fires_at() < kNever) wake();
+    if (participant_->fires_at() < kNever) wake();
   }
 
   void wake() {
@@ -201,7 +210,7 @@ class Engine {
   int epoll_, wake_;
   std::mutex lock_;
   std::condition_variable changed_;
-  Participant participant_;
+  std::unique_ptr<Participant> participant_;
   std::vector<std::unique_ptr<Peer>> peers_;
   int32_t failed_ = -1;
   double stopping_ = -1;

@@ -10,7 +10,7 @@ namespace deeppool {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-enum class Mode : int32_t { solo = 0, majority = 1, quorum = 2, full = 3 };
+enum class Mode : int32_t { solo = 0, majority = 1, quorum = 2, full = 3, straggler_aware = 4 };
 
 struct Rule {
   int32_t ranks;
@@ -33,7 +33,7 @@ struct Rule {
   }
 
   bool is_synchronous(int64_t number, const std::vector<int64_t>& taken) const {
-    if (mode == Mode::full || (synchronous_every && (number + 1) % synchronous_every == 0)) return true;
+    if (mode >= Mode::full || (synchronous_every && (number + 1) % synchronous_every == 0)) return true;
     return staleness_limit && number - *std::min_element(taken.begin(), taken.end()) >= staleness_limit;
   }
 

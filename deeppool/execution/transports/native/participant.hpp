@@ -14,7 +14,9 @@ using Numbers = std::vector<int64_t>;
 using Bytes = std::shared_ptr<std::vector<char>>;  // null: no gradient
 
 enum class Type : int32_t { float32 = 0, float64 = 1, int64 = 2 };
-enum class Kind : uint8_t { arrival = 0, activation = 1, data = 2, closes = 3 };
+constexpr size_t kNoChunk = std::numeric_limits<size_t>::max();
+
+enum class Kind : uint8_t { arrival = 0, activation = 1, data = 2, closes = 3, unknown = 4 };
 
 inline size_t size_of(Type type) { return type == Type::float32 ? 4 : 8; }
 
@@ -29,7 +31,7 @@ void add(const char* left, const char* right, char* sum, size_t elements) {
 inline Bytes plus(const Bytes& left, const Bytes& right, Type type) {
   if (!left || !right) return left ? left : right;
   auto sum = std::make_shared<std::vector<char>>(left->size());
-  size_t elements = left->size() / size_of(type);
+  size_t elements = std::min(left->size(), right->size()) / size_of(type);
   auto adder = type == Type::float32 ? add<float> : type == Type::float64 ? add<double> : add<int64_t>;
   adder(left->data(), right->data(), sum->data(), elements);
   return sum;
@@ -60,11 +62,12 @@ struct Step {
 
 class Participant {
  public:
-  Participant(int32_t rank, Rule rule, bool latest, Type type, std::vector<Step> steps)
-      : rank_(rank), rule_(rule), latest_(latest), type_(type), steps_(std::move(steps)),
-        taken_(rule.ranks), gone_(rule.ranks) {
-    open();
+  Participant(int32_t rank, Rule rule, bool latest, Type type, size_t elements, std::vector<Step> steps)
+      : rank_(rank), rule_(rule), latest_(latest), type_(type), bytes_(elements * size_of(type)),
+        steps_(std::move(steps)), taken_(rule.ranks), gone_(rule.ranks) {
+    Participant::open();
   }
+  virtual ~Participant() = default;
 
   std::vector<std::pair<int32_t, Message>> outbox;
   std::deque<Result> unread;
@@ -95,15 +98,18 @@ class Participant {
     advance(now);
   }
 
+  // Bytes of the data of a message; kNoChunk: no message has that dimension.
+  virtual size_t bytes_of(int64_t) const { return bytes_; }
+
   bool accepted() const { return !pending && taken_[rank_] <= applied && !own_count_; }
 
-  double fires_at() {
+  virtual double fires_at() {
     if (active_ || closed) return kNever;
     if (synchronous_) return arrived_ || finished ? -kNever : kNever;
     return rule_.fires_at(completed, arrivals_[completed]);
   }
 
-  void advance(double now) {
+  virtual void advance(double now) {
     while (!closed) {
       if (!active_ && fires_at() <= now) {
         activate();
@@ -120,8 +126,8 @@ class Participant {
     }
   }
 
- private:
-  void open() {
+ protected:
+  virtual void open() {
     active_ = arrived_ = false;
     own_count_ = 0;
     done_ = 0;
@@ -130,7 +136,7 @@ class Participant {
     synchronous_ = anybody_gone || rule_.is_synchronous(completed, taken_);
   }
 
-  void arrive(double now) {
+  virtual void arrive(double now) {
     arrived_ = true;
     int32_t coordinator = coordinator_of(completed);
     if (coordinator == rank_) arrivals_[completed][rank_] = now;
@@ -154,6 +160,21 @@ class Participant {
     pending_count = 0;
   }
 
+  Contribution sum(const Contribution& left, const Contribution& right) const {
+    Contribution found{left.counts, left.finished, plus(left.total, right.total, type_)};
+    for (int32_t rank = 0; rank < rule_.ranks; ++rank) {
+      found.counts[rank] += right.counts[rank];
+      found.finished[rank] += right.finished[rank];
+    }
+    return found;
+  }
+
+  static Contribution take(std::deque<Contribution>& waiting) {
+    Contribution first = std::move(waiting.front());
+    waiting.pop_front();
+    return first;
+  }
+
   void forward(int64_t dimension) {
     for (int64_t above = dimension + 1; (int64_t{1} << above) < rule_.ranks; ++above)
       if (sent_.insert(above).second) {
@@ -172,22 +193,13 @@ class Participant {
       }
       auto& waiting = data[step.peer];
       if (waiting.empty()) return false;
-      Contribution arrived = std::move(waiting.front());
-      waiting.pop_front();
-      if (step.what == Step::What::receive) {
-        held_ = std::move(arrived);
-        continue;
-      }
-      for (int32_t rank = 0; rank < rule_.ranks; ++rank) {
-        held_.counts[rank] += arrived.counts[rank];
-        held_.finished[rank] += arrived.finished[rank];
-      }
-      held_.total = plus(held_.total, arrived.total, type_);
+      Contribution arrived = take(waiting);
+      held_ = step.what == Step::What::receive ? std::move(arrived) : sum(held_, arrived);
     }
     return true;
   }
 
-  void complete(double now) {
+  virtual void complete(double now) {
     if (latest_ && !finished) unread.clear();
     unread.push_back({completed, held_.counts, held_.total});
     gone_ = held_.finished;
@@ -207,6 +219,7 @@ class Participant {
   Rule rule_;
   bool latest_;
   Type type_;
+  size_t bytes_;
   std::vector<Step> steps_;
   Numbers taken_, gone_;
   bool active_, arrived_, synchronous_;

@@ -77,7 +77,7 @@ class Peer {
 
   // Reads what has come, and calls back with each complete message; clears ``open`` at the connection's end.
   template <typename OnMessage>
-  void read(const Rule& rule, size_t total_bytes, OnMessage on_message) {
+  void read(const Rule& rule, const Participant& participant, OnMessage on_message) {
     static thread_local std::vector<char> piece(kPiece);
     ssize_t count = recv(fd_, piece.data(), piece.size(), MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
@@ -94,7 +94,7 @@ class Peer {
       if (taken) std::memcpy(target() + have_, next, taken);
       next += taken;
       if ((have_ += taken) < need_) return;
-      if (advance(rule, total_bytes)) on_message(std::move(message_));
+      if (advance(rule, participant)) on_message(std::move(message_));
     }
   }
 
@@ -104,7 +104,7 @@ class Peer {
   char* target() { return part_ == Part::total ? message_.contribution.total->data() : buffer_.data(); }
 
   // Goes on to the next part of a message, whose bytes are there; returns whether it is complete.
-  bool advance(const Rule& rule, size_t total_bytes) {
+  bool advance(const Rule& rule, const Participant& participant) {
     have_ = 0;
     if (part_ == Part::header) {
       uint64_t numbers[2];
@@ -120,9 +120,12 @@ class Peer {
       auto numbers = reinterpret_cast<const int64_t*>(buffer_.data());
       message_.contribution.counts.assign(numbers, numbers + rule.ranks);
       message_.contribution.finished.assign(numbers + rule.ranks, numbers + 2 * rule.ranks);
-      if (has_total_) {
-        message_.contribution.total = std::make_shared<std::vector<char>>(total_bytes);
-        expect(Part::total, total_bytes);
+      size_t bytes = participant.bytes_of(message_.dimension);
+      if (bytes == kNoChunk) {
+        message_.kind = Kind::unknown;
+      } else if (has_total_) {
+        message_.contribution.total = std::make_shared<std::vector<char>>(bytes);
+        expect(Part::total, bytes);
         return false;
       }
     }

@@ -49,7 +49,7 @@ def races(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.stress
 @pytest.mark.parametrize("ending", [0, 1, 2], ids=["drain", "agreed", "one leaves"])
-@pytest.mark.parametrize("mode", ["solo", "majority", "full"])
+@pytest.mark.parametrize("mode", ["solo", "majority", "full", "straggler-aware"])
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_no_two_threads_of_the_native_engine_touch_the_same_data(races: Path, ranks: int, mode, ending: int) -> None:
     words = [ranks, MODES.index(mode), 40, ending]
