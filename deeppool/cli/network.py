@@ -30,7 +30,11 @@ def network(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="Duration of the measurement; every size is measured at least 9 times.")
+        float,
+        typer.Option(
+            help="Duration of the measurement; at least 9 runs of every size, but none of one above 1 MiB "
+            "whose 9 runs alone would take longer, and over 3 seconds."
+        ),
     ] = 30.0,
     schedules: Annotated[
         bool,

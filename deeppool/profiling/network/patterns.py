@@ -45,13 +45,16 @@ LOSING = 3.0
 """Times as slow as the fastest, from which on a pattern is given up at a size."""
 LARGE = 2**20
 """Bytes from which on a pattern that is given up at a size is at larger ones, too: latency no longer counts."""
+LONG = 3.0
+"""Seconds that the runs of any one size may take."""
 BOUND = 0.05
 """A median is precise enough if its 95 % interval, 1.57 x quartile distance / √runs, is within ± this part of it
 (McGill, Tukey, Larsen, 1978: the notches of a box plot)."""
 METHOD = (
     "the first rank's times of a transfer (half a round trip) or an all-reduce of float32, in bursts that alternate "
     f"between sizes; medians of at least {MINIMUM_RUNS} runs, until known to ±{BOUND:.0%} (1.57 IQR/√runs), or until "
-    "the time was up; on CPUs also the part of each run for which the first rank's core computed"
+    "the time was up; no size above 1 MiB whose runs alone would have taken longer; on CPUs also the part of each run "
+    "for which the first rank's core computed"
 )
 ELEMENT_BYTES = 4
 """Gradients travel as float32."""
@@ -154,7 +157,8 @@ def measure_patterns(
         context: position of this rank.
         device: device of the buffers.
         sizes: message sizes in bytes, ascending multiples of four.
-        seconds: time limit over all patterns; each size gets ``MINIMUM_RUNS`` in any case.
+        seconds: time limit over all patterns; each size gets ``MINIMUM_RUNS`` in any case, but none above ``LARGE``
+            whose runs alone would take longer, and longer than ``LONG``.
         report: called on rank 0.
 
     Returns:
@@ -205,9 +209,13 @@ class _PatternRank:
         times: list[list[float]] = [[] for _ in range(count)]
         computing: list[list[float]] = [[] for _ in range(count)]
         started = time.perf_counter()
-        while wanted := [i for i in range(count) if not is_precise(times[i]) and not self._is_given_up(times, i)]:
+
+        def is_left_out(index: int) -> bool:
+            return self._is_given_up(times, index) or self._is_too_long(times, index, seconds)
+
+        while wanted := [i for i in range(count) if not is_precise(times[i]) and not is_left_out(i)]:
             for index in wanted:
-                if self._is_given_up(times, index):
+                if is_left_out(index):
                     continue
                 elapsed = time.perf_counter() - started
                 if elapsed < seconds or len(times[index]) < MINIMUM_RUNS:
@@ -238,6 +246,17 @@ class _PatternRank:
             return row > 1 and self.sizes[row - 1] >= LARGE and self._is_given_up(times, smaller)
         alike = [statistics.median(taken) for taken in times[row * count : (row + 1) * count] if taken]
         return statistics.median(times[index]) > LOSING * min(alike)
+
+    def _is_too_long(self, times: Sequence[Sequence[float]], index: int, seconds: float) -> bool:
+        """Whether the runs of a large size alone would take longer than all sizes may, by the size before."""
+        row, before = index // len(self.patterns), index - len(self.patterns)
+        if times[index] or row < 2 or self.sizes[row] <= LARGE:
+            return False
+        if not times[before]:
+            return self.sizes[row - 1] > LARGE
+        return MINIMUM_RUNS * statistics.median(times[before]) * self.sizes[row] / self.sizes[row - 1] > max(
+            seconds, LONG
+        )
 
     def follow(self) -> None:
         """Runs the bursts that the leader broadcasts."""

@@ -97,6 +97,28 @@ def test_a_schedule_is_given_up_where_it_is_slow_and_beyond(monkeypatch):
     assert member._is_given_up([[1.0], [4.0], *[[]] * 6], 3) is False
 
 
+def test_large_sizes_of_a_slow_network_are_left_out_whose_runs_would_take_longer_than_all_may(monkeypatch):
+    clock, bytes_per_second, latency = [0.0], 1e7, 1e-4
+    sizes = tuple(2**exponent for exponent in range(2, 27))
+    monkeypatch.setattr(patterns, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(patterns, "Performer", lambda group: None)
+
+    def burst(member, index, runs):
+        clock[0] += (runs + 1) * (latency + sizes[index] / bytes_per_second)
+        return [(latency + sizes[index] / bytes_per_second, 0.0)] * runs
+
+    monkeypatch.setattr(patterns._PatternRank, "_burst", burst)
+    monkeypatch.setattr(patterns._PatternRank, "_broadcast", lambda *_: None)
+    member = patterns._PatternRank(
+        [Pattern("all-reduce", (0, 1))], RankContext(0, 2, 2), None, find_device("cpu"), sizes
+    )
+    (curve,) = member.lead(1.0, lambda share: None)
+    # Nine runs of all sizes would take two minutes, those of 2 MiB 1.9 seconds and of 4 MiB 3.8.
+    assert curve.sizes == sizes[: len(curve.sizes)] and curve.sizes[-1] == 2**21
+    assert clock[0] < 8
+    assert curve.at(2**26) == pytest.approx(2**26 / bytes_per_second, rel=0.01)
+
+
 # -- real ranks -------------------------------------------------------------------------------------
 
 
