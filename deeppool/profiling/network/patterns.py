@@ -250,10 +250,10 @@ class _PatternRank:
     def _is_too_long(self, times: Sequence[Sequence[float]], index: int, seconds: float) -> bool:
         """Whether the runs of a large size alone would take longer than all sizes may, by the size before."""
         row, before = index // len(self.patterns), index - len(self.patterns)
-        if times[index] or row < 2 or self.sizes[row] <= LARGE:
+        if times[index] or row < 2 or self.sizes[row - 1] < LARGE:
             return False
         if not times[before]:
-            return self.sizes[row - 1] > LARGE
+            return True
         return MINIMUM_RUNS * statistics.median(times[before]) * self.sizes[row] / self.sizes[row - 1] > max(
             seconds, LONG
         )
