@@ -17,7 +17,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from deeppool.graph.capture.fake_tensors import FakeTensorRun
+from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
 
 PRIME_BATCH = 1009
 """Batch of the fake run. Sizes that grow with the batch are divisible by it, others only by accident."""
@@ -32,7 +32,7 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
         autocast: whether products and convolutions run in 16 bits, as under ``torch.autocast``. The 16-bit
             copies of parameters, which do not grow with the batch, are not counted.
     """
-    mode = FakeTensorMode()
+    mode = ShapesMode()
     run = _Recorder(program, mode)
     with mode:
         data = [

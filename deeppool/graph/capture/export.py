@@ -1,11 +1,16 @@
-"""Options for torch.export of models and losses."""
+"""Options for torch.export of models and losses: fast, and without long messages."""
 
 import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
 
+import torch._export.non_strict_utils
 import torch.export._trace
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from deeppool.graph.capture.fake_tensors import ShapesMode
 
 EXAMPLE_BATCH = 3
 """Batch of the example inputs: small and odd, so that fixed or even batches fail."""
@@ -31,6 +36,10 @@ def quiet() -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     # Export prints the graph so far, hundreds of lines, where control flow depends on data.
     vars(torch.export._trace)["print"] = lambda *_, **__: None
+    fake_tensors = vars(torch._export.non_strict_utils)
+    fake_tensors["FakeTensorMode"] = ShapesMode
+    stack_traces = fx.config.do_not_emit_stack_traces
+    fx.config.do_not_emit_stack_traces = True  # an eighth of the time; nothing here reads them
     try:
         with warnings.catch_warnings():
             # nn.LSTM reassigns its list of weights in every forward; export restores it.
@@ -38,5 +47,7 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         vars(torch.export._trace).pop("print", None)
+        fake_tensors["FakeTensorMode"] = FakeTensorMode
+        fx.config.do_not_emit_stack_traces = stack_traces
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -1,5 +1,6 @@
 """Execution of a captured program on fake tensors, which have shapes and memory addresses but no data."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,31 @@ PROMOTED = frozenset(
     for name in "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot".split()
 )
 """Operators that autocast computes in the widest type of their inputs on CUDA, by the same list."""
+
+
+BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default)
+
+
+class ShapesMode(FakeTensorMode):
+    """Fake tensor mode that takes the results of batch normalisations from the shapes of their arguments.
+
+    PyTorch decomposes each into its arithmetic for that, which takes much of the time of a large model, and fails where
+    a channel has one element.
+    """
+
+    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Dispatches an operator on fake tensors."""
+        if func in BATCH_NORMS and args[5]:
+            data = args[0]
+            with self:
+                statistics = (torch.empty(data.shape[1], dtype=data.dtype, device=data.device) for _ in range(2))
+                return torch.empty_like(data), *statistics
+        if func is torch.ops.aten.native_batch_norm_backward.default:
+            data, weight, wanted = args[1], args[2], args[9]
+            with self:
+                parameters = (torch.empty_like(weight) if each else None for each in wanted[1:])
+                return torch.empty_like(data) if wanted[0] else None, *parameters
+        return super().dispatch(func, types, args, kwargs or {})
 
 
 class FakeTensorRun(fx.Interpreter):

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeppool.device.kernels import Kernel, is_channels_last, kernels_of
 from deeppool.graph.capture.capture import CapturedModel
-from deeppool.graph.capture.fake_tensors import FakeTensorRun
+from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
 from deeppool.job import Progress
 
 NO_KERNEL = ("aten::empty", "aten::_unsafe_view", "prim::")
@@ -43,7 +43,7 @@ def model_work(captured: CapturedModel, batch: int, *, autocast: bool = False) -
         autocast: products and convolutions run in 16 bits, as under ``torch.autocast("cuda")``. A conversion
             counts for the layer that asks for it first.
     """
-    mode = FakeTensorMode()
+    mode = ShapesMode()
     run = _LayerRun(captured, mode)
     with mode:
         data = [
@@ -67,18 +67,21 @@ def model_works(
     """Returns the kernels of every layer at several per-GPU batches.
 
     Samples do not depend on each other, so FLOPs, bytes and rows are straight lines over the batch: the model runs at
-    the ends of ``batches``, and at 1, where broadcasting saves kernels. It runs at every batch only if the
-    kernels at the ends differ.
+    the ends of ``batches``. Where the kernels at the ends differ, which they do at 1 if broadcasting saves some there,
+    it also runs at the second smallest batch, and where these differ at every batch.
     """
-    many = sorted(set(batches) - {1})
+    sizes = sorted(set(batches))
     found: dict[int, tuple[LayerWork, ...]] = {}
-    for batch in sorted({1} & {*batches} | {*many[:1], *many[-1:]}) + many[1:-1]:
+    low, last = sizes[0], sizes[-1]
+    for batch in dict.fromkeys((low, last, *sizes)):
         if on_progress is not None:
-            on_progress(f"kernels at batch {batch}", len(found) / len(set(batches)))
+            on_progress(f"kernels at batch {batch}", len(found) / len(sizes))
         works = None
-        if batch in many[1:-1]:
-            works = _line(found[many[0]], found[many[-1]], (batch - many[0]) / (many[-1] - many[0]))
+        if low < batch < last:
+            works = _line(found[low], found[last], (batch - low) / (last - low))
         found[batch] = works or model_work(captured, batch, autocast=autocast)
+        if low == 1 < batch < last and works is None:
+            low = batch
     return found
 
 
@@ -198,11 +201,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func._schema.name
-        if name == "aten::native_batch_norm" and args[0].numel() == args[0].shape[1]:
-            # With one element per channel the real kernel works, the fake one divides by zero.
-            result = (torch.empty_like(args[0]), *(torch.empty(args[0].shape[1]) for _ in range(2)))
-        else:
-            result = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if not func.is_view and not name.startswith(NO_KERNEL):
             outputs = _tensors(result)
             if outputs:

@@ -3,11 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.fake_tensors import ShapesMode
+from deeppool.profiling.estimate import layer_work
 from deeppool.profiling.estimate.layer_work import LayerWork, model_work, model_works, trace
 
 FLOAT = 4
@@ -16,12 +17,23 @@ BATCH = 6
 
 def work_of(build, *shape, data_gradient=True, autocast=False, forward=None) -> LayerWork:
     """The kernels of a module on one input of a shape, batch first."""
-    mode = FakeTensorMode()
+    mode = ShapesMode()
     with mode:
         module = build()
         data = torch.empty(*shape, requires_grad=data_gradient)
     run = (lambda: [module(data)]) if forward is None else (lambda: [forward(data)])
     return trace(run, lambda: [data, *module.parameters()], mode=mode, autocast=autocast)
+
+
+class Shifted(nn.Module):
+    """Adds a learnt vector to each sample, which has a batch of its own."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, x):
+        return x + self.shift
 
 
 def names(kernels):
@@ -161,7 +173,7 @@ def test_an_lstm_multiplies_as_often_as_its_steps_and_gates_require(directions):
     def build():
         return nn.LSTM(width, hidden, batch_first=True, bidirectional=directions == 2)
 
-    mode = FakeTensorMode()
+    mode = ShapesMode()
     with mode:
         module, data = build(), torch.empty(BATCH, steps, width, requires_grad=True)
     work = trace(lambda: [module(data)[0]], lambda: [data, *module.parameters()], mode=mode)
@@ -286,8 +298,32 @@ def test_kernels_between_two_batches_are_those_of_the_model_at_that_batch(autoca
     captured = capture(shufflenet_v2_x0_5(), (3, 64, 64))
     found = model_works(captured, (1, 2, 6, 16), autocast=autocast)
     assert sorted(found) == [1, 2, 6, 16]
-    for batch in (1, 6):
+    for batch in found:
         assert found[batch] == model_work(captured, batch, autocast=autocast)
+
+
+@pytest.mark.parametrize(
+    "model, expected",
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), [1, 16]),
+        # At batch 1 nothing is broadcast to the batch.
+        (nn.Sequential(nn.Flatten(), Shifted(192), nn.Linear(192, 2)), [1, 16, 2]),
+    ],
+    ids=["same kernels", "other kernels at 1"],
+)
+def test_a_model_runs_at_the_ends_and_once_more_where_batch_1_has_other_kernels(monkeypatch, model, expected):
+    captured = capture(model, (3, 8, 8))
+    one_by_one = {batch: model_work(captured, batch) for batch in (1, 2, 6, 16)}
+    ran = []
+
+    def counted(captured, batch, **options):
+        ran.append(batch)
+        return model_work(captured, batch, **options)
+
+    monkeypatch.setattr(layer_work, "model_work", counted)
+    assert model_works(captured, (1, 2, 6, 16)) == one_by_one
+    assert ran == expected
+    assert model_works(captured, (1,)) == {1: one_by_one[1]}
 
 
 def test_a_normalisation_of_one_number_a_channel_has_kernels_too():
