@@ -46,6 +46,7 @@ from .records.files import save as save
 from .records.run_comparison import compare_runs as compare_runs
 from .runs.handle import start as start
 from .runs.launch import launch as launch
+from .runs.technique_comparison.compare import compare_techniques as compare_techniques
 from .runs.train import train as train
 from .simulation.cluster.comparison import compare_strategies as compare_strategies
 from .simulation.cluster.simulate import simulate_cluster as simulate_cluster

@@ -38,6 +38,8 @@ class Timeline:
     """Whether the times are predicted or measured; a figure that mixes the two is labelled as such."""
     gpus: int
     spans: tuple[Span, ...]
+    rows: tuple[str, ...] = ()
+    """Names of the rows, where they are not those of GPUs: several of one rank, for example."""
 
     @property
     def duration(self) -> float:

@@ -19,6 +19,7 @@
     figures.crossover_gain(comparisons)    its gain over other orders, by communication / computing
     figures.loss_over_time(trainings)      loss and accuracy of training modes under load imbalance, over time
     figures.of(record)                     the default figure of any record
+    figures.ways(record)                   ways to train one model: what each gains over the baseline
     figures.transfers(comparison)          an iteration by every method of sending gradients: computing and waiting
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy
@@ -58,6 +59,7 @@ from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
 from deeppool.figures.transfers import transfers
+from deeppool.figures.ways import ways
 
 __all__ = [
     "advice",
@@ -82,5 +84,6 @@ __all__ = [
     "trade_off",
     "training",
     "transfers",
+    "ways",
     "write_trace",
 ]

@@ -23,6 +23,7 @@ from deeppool.figures.timeline import timeline
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
 from deeppool.figures.transfers import transfers
+from deeppool.figures.ways import ways
 from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
 from deeppool.interleaving.crossover.record import CrossoverRecord
 from deeppool.planning.plan import Plan
@@ -31,6 +32,7 @@ from deeppool.planning.studies.scaling_record import ScalingStudy
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
 from deeppool.records.measured_transfers import MeasuredTransfers
+from deeppool.records.measured_ways import MeasuredWays
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
 from deeppool.records.transfer_plan import TransferPlan
@@ -45,7 +47,8 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
 
     Args:
         record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference,
-            timeline, schedule, plan or comparison of transfers, or training or comparison of jobs that cross over.
+            timeline, schedule, plan or comparison of transfers, training or comparison of jobs that cross over, or
+            comparison of ways to train.
         dark: whether the page is dark.
 
     Raises:
@@ -69,6 +72,7 @@ _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
     TransferPlan: lambda found, *, dark: timeline(found.timeline(), dark=dark),
     TransferComparison | MeasuredTransfers: transfers,
     CrossoverRecord | CrossoverComparison: crossover,
+    MeasuredWays: ways,
     SharedCluster: throughput,
     Interference: interference,
     CollocatedSimulation: lambda found, *, dark: trade_off([found], dark=dark),

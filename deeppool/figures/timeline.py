@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -105,7 +105,7 @@ class VisibleRange:
         """Returns the visible spans of some kinds, and those up to one width outside, for panning by mouse."""
         first, last = self.start - self.width, self.end + self.width
         near = (span for span in row.spans if span.end >= first and span.start <= last)
-        return Row(row.gpus, tuple(span for span in near if kinds is None or span.kind in kinds))
+        return replace(row, spans=tuple(span for span in near if kinds is None or span.kind in kinds))
 
 
 def _checked(window: Window) -> Window:
@@ -137,7 +137,7 @@ def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]
 def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool) -> Iterator[Bar]:
     """Yields one trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
-        rows = [Row(row.gpus, joined(row.spans, seen.width / 1000)) for row in rows]
+        rows = [replace(row, spans=joined(row.spans, seen.width / 1000)) for row in rows]
     row_parts = _row_parts(rows)
     labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)

@@ -22,11 +22,13 @@ class Row:
     gpus: tuple[int, ...]
     spans: tuple[Span, ...]
     """Spans of the first GPU, ordered by start."""
+    name: str = ""
+    """Name, if it is not that of the GPUs."""
 
     @property
     def label(self) -> str:
         """Label such as ``GPU 4–7``."""
-        return gpu_ranges(self.gpus)
+        return escape(self.name) or gpu_ranges(self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ def rows_of(source: Timeline) -> list[Row]:
     for span in source.spans:
         spans.setdefault(span.gpu, []).append(span)
     ordered = {gpu: tuple(sorted(own, key=lambda span: span.start)) for gpu, own in sorted(spans.items())}
+    if source.rows:
+        return [Row((gpu,), own, source.rows[gpu]) for gpu, own in ordered.items()]
     return _rows([GpuActivity((gpu,), own) for gpu, own in ordered.items()])
 
 

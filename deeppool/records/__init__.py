@@ -5,6 +5,7 @@ cost_saved           CostSaved: what a background saves at a price of the GPU-ho
 training_record      TrainingRecord: a training, update by update
 compute_times        ComputeTimes: how long each rank computes before it meets the others
 transfer_plan        TransferPlan: the transfers of an iteration, and their predicted times
+measured_ways        MeasuredWays: ways to train one model, measured by turns
 measured_transfers   MeasuredTransfers: methods of sending gradients, measured by turns
 trials_record        TrialsRecord: hyper-parameter trials, and the best of them
 field_changes        the fields in which any two records of one kind differ

@@ -31,6 +31,7 @@ KINDS = {
     "frontier": ("deeppool.planning.search.frontier", "Frontier"),
     "gpu": ("deeppool.device.datasheet", "GpuSheet"),
     "interference": ("deeppool.simulation.device.interference", "Interference"),
+    "measured-ways": ("deeppool.records.measured_ways", "MeasuredWays"),
     "measured-transfers": ("deeppool.records.measured_transfers", "MeasuredTransfers"),
     "night": ("deeppool.evaluation.nightly_record", "NightlyRun"),
     "pairing": ("deeppool.interleaving.crossover.pairing", "Pairing"),

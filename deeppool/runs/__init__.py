@@ -7,5 +7,7 @@ train                     dp.train: trains a model by a plan to the last update
 restart_loop              drives the ranks of a training and starts them again after a fault
 training_state            settings of a training, and its progress
 train_record              builds the record of a training
+mode_comparison           training modes under load imbalance, on the same ranks
+technique_comparison      dp.compare_techniques: techniques and baselines on one workload, by turns
 handle                    dp.start: a handle on a call that runs in a thread
 """

@@ -6,16 +6,19 @@ widgets.AmplificationExplorer(profile)   sliders for limit, GPUs, batch and netw
 widgets.TimelineView(plan)               activity of each GPU over time, with zoom and pan; predicted above measured
 widgets.CollocationPanel(plan)           a run with a background job: launch, live figures, slowdown bound, record
 widgets.TransferPanel(job, …)            methods of sending gradients on live ranks, measured by turns
+widgets.OrderPanel(jobs, …)              the crossover of jobs and other orders on live ranks, measured by turns
+widgets.TechniquePanel(job, …)           five techniques and DDP on one workload: which one helps, and why
 widgets.ModeComparisonPanel()            synchronous, straggler-aware, majority, solo: loss against time, live
 widgets.RunBrowser(folder)               past runs and plans: show one, compare two
 widgets.RunPanel(run)                    progress of a live run, with a cancel button
 widgets.RunsPanel()                      all your runs on this machine, each with a stop button
 widgets.TelemetryPanel()                 current utilisation of cores and GPUs
 
-amplification_explorer, collocation_panel, mode_comparison_panel, model_picker, profile_panel, run_browser, run_panel,
-runs_panel, telemetry_panel, timeline_view, transfer_panel: the widgets above, and
+amplification_explorer, collocation_panel, mode_comparison_panel, model_picker, order_panel, profile_panel, run_browser,
+run_panel, runs_panel, technique_panel, telemetry_panel, timeline_view, transfer_panel: the widgets above, and
 
 collocation_settings  the controls of a collocated run
+comparison_panel  ways to train on live ranks: selection, progress, stop, result
 panel            base class: errors below the controls, figures that follow the page's theme
 live_figure      in-place updates of a displayed figure
 page             theme, keys and unanswered clicks in the browser
@@ -31,11 +34,13 @@ from deeppool.widgets.amplification_explorer import AmplificationExplorer
 from deeppool.widgets.collocation_panel import CollocationPanel
 from deeppool.widgets.mode_comparison_panel import ModeComparisonPanel
 from deeppool.widgets.model_picker import ModelPicker
+from deeppool.widgets.order_panel import OrderPanel
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.profile_panel import ProfilePanel
 from deeppool.widgets.run_browser import RunBrowser
 from deeppool.widgets.run_panel import RunPanel
 from deeppool.widgets.runs_panel import RunsPanel
+from deeppool.widgets.technique_panel import TechniquePanel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 from deeppool.widgets.timeline_view import TimelineView
 from deeppool.widgets.transfer_panel import TransferPanel
@@ -45,11 +50,13 @@ __all__ = [
     "CollocationPanel",
     "ModeComparisonPanel",
     "ModelPicker",
+    "OrderPanel",
     "Panel",
     "ProfilePanel",
     "RunBrowser",
     "RunPanel",
     "RunsPanel",
+    "TechniquePanel",
     "TelemetryPanel",
     "TimelineView",
     "TransferPanel",

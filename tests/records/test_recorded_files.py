@@ -76,6 +76,14 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "gpu": {"title": "NVIDIA L4", "multiprocessors": 60, "cache": 48e6, "reach.bandwidth": 0.78},
     "interference": {"intensities": (1.0,), "arrangements.2.name": "lowest", "arrangements.2.background": ((0.4,),)},
+    "measured-ways": {
+        "repetitions": 2,
+        "ways.0.samples": 8,
+        "ways.1.seconds.0": 0.02590193200012436,
+        "ways.1.technique": "two waves",
+        "ways.1.timeline.rows": ("rank 0 tick", "rank 0 tock", "rank 1 tick", "rank 1 tock"),
+        "ways.2.timeline.provenance": "measured",
+    },
     "measured-transfers": {
         "compute.0": 0.00031574100012221606,
         "cluster.measured.ranks": 2,

@@ -67,7 +67,7 @@ def test_each_repetition_is_drawn_and_the_record_is_shown_at_the_end(scripted: S
     panel = TransferPanel(make_job(), global_batch=8, ranks=3, repetitions=2)
     assert "Nothing has run yet" in panel.status.value
     assert panel.static() is None
-    panel.methods.value = (CARAMEL, DDP)
+    panel.ways.value = (CARAMEL, DDP)
     run = panel.begin()
     scripted.step(first := measured(repetitions=1))
     # The last method is the one with which the others are compared, in whatever order they were chosen.
@@ -88,7 +88,7 @@ def test_each_repetition_is_drawn_and_the_record_is_shown_at_the_end(scripted: S
 
 def test_a_failure_is_shown_below_the_controls(scripted: Scripted) -> None:
     panel = TransferPanel(make_job(), global_batch=8)
-    assert panel.methods.value == METHODS
+    assert panel.ways.value == METHODS
     panel.begin()
     scripted.go.put(RunError("rank 1 <failed>"))
     wait_until(lambda: not panel.launch.disabled)

@@ -17,7 +17,6 @@ from deeppool.execution.comparison.turns import Turns, joined_ranks
 from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher
-from deeppool.processes.managed_process import Message
 from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.training.training_job import TrainingJob, save_job
@@ -136,12 +135,9 @@ class _Measured:
         """Makes a method with the best of some sizes of buckets, and measures its transfers alone."""
         best = buckets[0]
         if len(buckets) > 1:
-            times = {}
-            for bucket in buckets:
-                self._make(name, bucket)
-                times[bucket] = min(self.turns.train(name, self.iterations).seconds)
-            best = min(times, key=times.__getitem__)
-        transfers = self._make(name, best)[0]["transfers"]
+            settings = [self._made_with(bucket) for bucket in buckets]
+            best = self.turns.fastest(name, settings, self.iterations)["bucket"]
+        transfers = self.turns.prepare(name, **self._made_with(best))[0]["transfers"]
         self.plans[name] = transfers and serialization.from_json(transfers, TransferPlan, "the plan of transfers")
         if "best bucket" in name or name == DDP:
             self.buckets[name] = best
@@ -180,5 +176,5 @@ class _Measured:
         found = self.turns.rounds[name][-1].answers[0]["timeline"]
         return found and serialization.from_json(found, Timeline, "the measured timeline")
 
-    def _make(self, name: str, bucket: float) -> list[Message]:
-        return self.turns.prepare(name, bucket=bucket, cluster=self.cluster, warm_up=WARM_UP)
+    def _made_with(self, bucket: float) -> dict[str, Any]:
+        return {"bucket": bucket, "cluster": self.cluster, "warm_up": WARM_UP}

@@ -51,6 +51,7 @@ def compare_orders(
     bucket_megabytes: float = 25.0,
     launcher: Launcher | None = None,
     on_progress: Callable[[str, float], None] | None = None,
+    on_record: Callable[[CrossoverComparison], object] | None = None,
 ) -> CrossoverComparison:
     """Measures orders of jobs on ranks of their own, by turns; the given jobs are not trained.
 
@@ -67,6 +68,7 @@ def compare_orders(
         bucket_megabytes: size of the buckets of data parallelism. Default: that of torch.
         launcher: starts the processes. Default: on this machine.
         on_progress: see :data:`deeppool.job.Progress`.
+        on_record: called after each repetition with the record so far.
 
     Raises:
         InvalidValueError: an argument out of range.
@@ -97,6 +99,8 @@ def compare_orders(
         told[SHIFTED] = {"shifts": _shifts(warm[SEQUENTIAL].answers, list(named))}
         for _ in turns.repeat(orders, rounds, repetitions, arguments=lambda order, _: told.get(order, {})):
             told[SHIFTED] = {"shifts": _shifts(turns.rounds[SEQUENTIAL][-1].answers, list(named))}
+            if on_record is not None:
+                on_record(_record(turns, list(named), orders, ranks, all_reduce))
     return _record(turns, list(named), orders, ranks, all_reduce)
 
 

@@ -1,0 +1,71 @@
+"""Ways to train one model: what each gains over the baseline, measured, and predicted where there is a prediction."""
+
+import plotly.graph_objects as go
+
+from deeppool.advice.record import Advice
+from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
+from deeppool.figures.formatting import escape
+from deeppool.records.confidence_interval import format_ratio
+from deeppool.records.measured_ways import MeasuredWays
+from deeppool.units import format_seconds
+
+
+def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = False) -> go.Figure:
+    """Draws samples per second over those of the baseline, with 95 % intervals.
+
+    Args:
+        record: by :func:`deeppool.compare_techniques`.
+        predicted: advice on the same model and cluster, whose gains are drawn as marks.
+        dark: whether the page is dark.
+
+    Raises:
+        InvalidValueError: something else.
+    """
+    if not isinstance(record, MeasuredWays):
+        raise InvalidValueError(
+            f"ways cannot draw a {type(record).__name__} (dp.compare_techniques returns what it draws)"
+        )
+    rows = record.ways[1:] or record.ways
+    gains = [record.gain(way.name) for way in rows]
+    labels = [escape(way.name) for way in rows]
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            name="measured",
+            y=labels,
+            x=[gain for gain, _ in gains],
+            error_x={"array": [half_width or 0.0 for _, half_width in gains], "thickness": 1.2},
+            marker_color=theme.BLUE,
+            hovertext=[
+                f"{format_ratio(*gain)} times, {format_seconds(way.median)} a round of {way.samples} samples"
+                + (f"<br>{escape(way.note)}" if way.note else "")
+                for way, gain in zip(rows, gains, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    )
+    if predicted is not None:
+        known = {finding.technique: finding.gain for finding in predicted.findings}
+        marks = [known.get(way.technique) for way in rows]
+        figure.add_scatter(
+            name="predicted",
+            mode="markers",
+            y=labels,
+            x=marks,
+            marker={"symbol": "diamond", "size": 9, "color": theme.VERMILLION},
+            hovertemplate="%{y}, predicted: %{x:.2f}<extra></extra>",
+        )
+    figure.add_vline(x=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
+    figure.update_xaxes(title_text=f"samples per second / those of {escape(record.ways[0].name)}", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed")
+    late = f", one rank {format_seconds(record.late)} late" if record.late else ""
+    return theme.apply_theme(
+        figure,
+        title=f"{escape(record.model)}, batch {record.global_batch} on {record.ranks} ranks{late}",
+        subtitle=f"<b>measured</b> on {escape(record.device_name)}, {record.repetitions} repetitions by turns (lines: "
+        f"95 % confidence){'' if predicted is None else '; marks <b>predicted</b>'}",
+        plot_height=max(160, 34 * len(rows)),
+        heading_height=0,
+        dark=dark,
+    )

@@ -1,0 +1,181 @@
+"""Measures techniques, today's baselines and their controls on one workload: the same job on the same ranks."""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deeppool.base import serialization
+from deeppool.base.run_registry import registered
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.partial.load_imbalance import random_ranks
+from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
+from deeppool.device.environment import package_versions
+from deeppool.device.kinds import check_common_clock
+from deeppool.errors import InvalidValueError
+from deeppool.execution.comparison.turns import Turns, joined_ranks
+from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
+from deeppool.execution.load_imbalance import save_delays
+from deeppool.execution.ranks import PLAN
+from deeppool.interleaving.wavelet.wave import WAVES
+from deeppool.job import Progress
+from deeppool.planning.plan import Plan
+from deeppool.processes.launcher import Launcher
+from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
+from deeppool.runs.technique_comparison import names
+from deeppool.runs.technique_comparison.timeline import timeline_of
+from deeppool.training.training_job import TrainingJob, save_job
+
+WORKER = "deeppool.runs.technique_comparison.rank"
+LARGE = 2**26
+"""Bytes at which a loopback shows its bandwidth on a busy machine, where smaller messages differ by chance alone."""
+
+
+@registered
+def compare_techniques(
+    job: TrainingJob,
+    *,
+    global_batch: int,
+    ranks: int = 2,
+    device: str = "cpu",
+    ways: Sequence[str] = names.FIVE_TECHNIQUES,
+    plan: Plan | None = None,
+    late: float = 0.0,
+    repetitions: int = 5,
+    rounds: int = 5,
+    buckets: Sequence[float] = BUCKETS,
+    network_seconds: float = 10.0,
+    launcher: Launcher | None = None,
+    on_progress: Progress | None = None,
+    on_record: Callable[[MeasuredWays], object] | None = None,
+) -> MeasuredWays:
+    """Measures ways to train a job on the same ranks, by turns; the given job is not trained.
+
+    Args:
+        job: a job without accumulation and clipping.
+        global_batch: samples of an update over all ranks.
+        ranks: processes that train.
+        device: ``cpu`` or ``cuda``.
+        ways: some of :data:`deeppool.runs.technique_comparison.names.WAYS`; the first is the baseline.
+        plan: plan that ``burst parallelism`` runs, on as many GPUs as there are ranks.
+        late: seconds by which one rank, drawn anew for each step, is late in every way.
+        repetitions: times that all ways are measured.
+        rounds: rounds of each way in a repetition, after one that does not count.
+        buckets: bytes of buckets to try for DDP, beside torch's own.
+        network_seconds: time limit of the measurement of the network, which Caramel plans for.
+        launcher: starts the processes. Default: on this machine.
+        on_progress: see :data:`deeppool.job.Progress`.
+        on_record: called after each repetition with the record so far.
+
+    Raises:
+        InvalidValueError: an argument out of range, or a job that a way cannot train.
+        RankFailedError: a rank failed.
+    """
+    _check(job, ways, plan, device, global_batch, ranks, {"repetitions": repetitions, "rounds": rounds, "late": late})
+
+    def save(folder: Path) -> None:
+        save_job(job, folder)
+        if plan is not None:
+            serialization.write(plan, folder / PLAN)
+        if late:
+            save_delays(random_ranks(ranks, late), folder)
+
+    with joined_ranks(
+        WORKER, ranks, save=save, device=device, launcher=launcher, report=on_progress, batch=global_batch
+    ) as turns:
+        found = _Measured(turns, job, global_batch, ranks, late, tuple(ways))
+        found.prepare([float(BUCKET_BYTES), *buckets], network_seconds)
+        for _ in turns.repeat(ways, rounds, repetitions, begin=0.4):
+            if on_record is not None:
+                on_record(found.record())
+        return found.record()
+
+
+def _check(
+    job: TrainingJob,
+    ways: Sequence[str],
+    plan: Plan | None,
+    device: str,
+    batch: int,
+    ranks: int,
+    numbers: dict[str, float],
+) -> None:
+    check_common_clock(device)
+    for name, value, least in (("ranks", ranks, 2), *((name, numbers[name], 1) for name in ("repetitions", "rounds"))):
+        if value < least:
+            raise InvalidValueError(f"{name} must be at least {least}, got {value:g}")
+    if numbers["late"] < 0:
+        raise InvalidValueError(f"late must not be negative, got {numbers['late']:g}")
+    if batch < ranks or batch % ranks:
+        raise InvalidValueError(f"every rank trains as many samples: give a multiple of {ranks}, got {batch}")
+    if unknown := [name for name in ways if name not in names.WAYS]:
+        raise InvalidValueError(f"ways are some of {', '.join(map(repr, names.WAYS))}, got '{unknown[0]}'")
+    if not ways or len(set(ways)) < len(ways):
+        raise InvalidValueError(f"ways must be one or more different ones, got {list(ways)}")
+    if job.accumulation > 1 or job.clip_norm is not None:
+        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
+    if names.BURST in ways and (plan is None or plan.gpus != ranks or plan.global_batch != batch):
+        got = "none" if plan is None else f"one for {plan.gpus} and {plan.global_batch}"
+        raise InvalidValueError(
+            f"burst parallelism needs a plan for {ranks} GPUs and a global batch of {batch}, got {got}"
+        )
+
+
+@dataclass
+class _Measured:
+    """Commands to the ranks, and what they have measured so far."""
+
+    turns: Turns
+    job: TrainingJob
+    global_batch: int
+    ranks: int
+    late: float
+    ways: tuple[str, ...]
+    buckets: dict[str, float] = field(default_factory=dict)
+
+    def prepare(self, buckets: Sequence[float], network_seconds: float) -> None:
+        """Makes all ways: DDP with its best bucket, and Caramel for the network that is measured first."""
+        cluster: Any = None
+        if CARAMEL in self.ways:
+            self.turns.report("measuring the network", 0.05)
+            cluster = self.turns.ask("network", sizes=(*SIZES, LARGE), seconds=network_seconds)[0]["cluster"]
+        for place, name in enumerate(self.ways):
+            self.turns.report(f"preparing {name}", 0.1 + 0.3 * place / len(self.ways))
+            made = {"cluster": cluster, "warm_up": WARM_UP if name == CARAMEL else 1, "bucket": None}
+            if name in (TUNED_DDP, names.DOUBLED_DDP):
+                made = self.turns.fastest(name, [made | {"bucket": size} for size in buckets])
+            self.turns.prepare(name, **made)
+
+    def record(self) -> MeasuredWays:
+        """Returns what was measured so far."""
+        model = self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
+        return MeasuredWays(
+            model=model,
+            global_batch=self.global_batch,
+            ranks=self.ranks,
+            device_name=self.turns.device_name,
+            ways=tuple(self._way(name) for name in self.ways),
+            repetitions=len(self.turns.rounds[self.ways[-1]]),
+            late=self.late,
+            date=datetime.datetime.now().isoformat(timespec="seconds"),
+            versions=package_versions("deeppool", "torch"),
+        )
+
+    def _way(self, name: str) -> MeasuredWay:
+        samples = self.global_batch
+        if name in (names.DOUBLED_DDP, names.CROSSOVER):
+            samples *= 2
+        if name == names.ONE_PARTITION:
+            samples //= self.ranks
+        answers = self.turns.rounds[name][-1].answers
+        lanes = WAVES if name == names.TWO_WAVES else ()
+        return MeasuredWay(
+            name,
+            self.turns.seconds(name),
+            samples,
+            timeline_of(name, answers, lanes),
+            names.NOTES.get(name, ""),
+            names.TECHNIQUES.get(name, ""),
+            names.DOUBLED_DDP if name == names.TWO_WAVES else "",
+        )

@@ -1,0 +1,97 @@
+"""Partitions of a model as stages of torch.distributed.pipelining: the baseline of partitions that rotate."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from deeppool.errors import InvalidValueError
+from deeppool.execution.trainer import RawSpan
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.losses import classification_loss
+from deeppool.graph.layer import LayerGraph
+from deeppool.interleaving.wavelet.rotation import partitions
+from deeppool.training.training_job import TrainingJob
+
+
+class PipelineSteps:
+    """One stage of a pipeline of torch (1F1B), with a micro-batch for each rank."""
+
+    spans: ClassVar[list[RawSpan]] = []
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        captured: CapturedModel,
+        batch: int,
+        read: Callable[[], tuple[torch.Tensor, ...]],
+        place: torch.device,
+    ) -> None:
+        """Traces the model, and makes this rank's stage; every rank calls it.
+
+        Args:
+            job: its loss and optimizer.
+            captured: this way's own model.
+            batch: samples of an update.
+            read: reads all samples of the next batch.
+            place: device of this rank.
+        """
+        from torch.distributed.pipelining import Schedule1F1B, SplitPoint, pipeline
+
+        self._rank, self._ranks, self._read = dist.get_rank(), dist.get_world_size(), read
+        if batch % self._ranks:
+            raise InvalidValueError(f"a pipeline of torch needs a multiple of {self._ranks} samples, got {batch}")
+        parts = partitions(captured.graph, self._ranks)
+        *inputs, _ = read()
+        with warnings.catch_warnings():
+            # Of torch's own calls.
+            warnings.simplefilter("ignore", FutureWarning)
+            stages = pipeline(
+                captured.source,
+                mb_args=tuple(value[: batch // self._ranks] for value in inputs),
+                split_spec=dict.fromkeys(splits(captured.graph, captured.source, parts), SplitPoint.BEGINNING),
+            )
+        stage = stages.build_stage(self._rank, place)
+        self._schedule = Schedule1F1B(stage, self._ranks, loss_fn=job.loss or classification_loss)
+        self._optimizer = job.optimizer(
+            [(name, value) for name, value in stage.submod.named_parameters() if value.requires_grad]
+        )
+
+    def step(self) -> None:
+        """Makes an update."""
+        *inputs, target = self._read()
+        if self._rank == 0:
+            self._schedule.step(*inputs)
+        elif self._rank == self._ranks - 1:
+            self._schedule.step(target=target, losses=[])
+        else:
+            self._schedule.step()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def drain(self) -> None:
+        """Does nothing: every step is complete."""
+
+    def close(self) -> None:
+        """Does nothing: the process group is that of all ranks."""
+
+
+def splits(graph: LayerGraph, model: nn.Module, parts: Sequence[Sequence[int]]) -> list[str]:
+    """Returns the modules at which all partitions but the first begin, as torch divides a model at modules only.
+
+    Raises:
+        InvalidValueError: a partition in which no module begins.
+    """
+    modules = {name for name, _ in model.named_modules()}
+    found = []
+    for number, part in enumerate(parts[1:], start=1):
+        name = next((graph.layers[layer].name for layer in part if graph.layers[layer].name in modules), None)
+        if name is None:
+            raise InvalidValueError(
+                f"in partition {number} of {graph.model} no module begins, at which torch divides it"
+            )
+        found.append(name)
+    return found

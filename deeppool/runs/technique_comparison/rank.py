@@ -1,0 +1,183 @@
+"""A rank that trains one job by several techniques, and the entry point of its process."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deeppool.base import serialization
+from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.layout import Layout
+from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
+from deeppool.execution.communicator import ProcessGroup
+from deeppool.execution.comparison.ways import Way, Ways
+from deeppool.execution.data_parallel.compared_methods import make_trainee
+from deeppool.execution.eager_sgd import EagerSGD
+from deeppool.execution.joined_rank import JoinedRank
+from deeppool.execution.load_imbalance import load_delay
+from deeppool.execution.rank import Command
+from deeppool.execution.ranks import PLAN
+from deeppool.execution.stages import Stage, stages_of
+from deeppool.execution.trainer import Trainer
+from deeppool.execution.training_task import place_sockets_in, user_task
+from deeppool.execution.worker import serve
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers
+from deeppool.interleaving.crossover.transfer_queue import TransferQueue
+from deeppool.interleaving.wavelet.driver import WaveDriver
+from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
+from deeppool.planning.plan import Plan
+from deeppool.processes.heartbeat import Heartbeat
+from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.profiling.network.measure import measure_joined
+from deeppool.profiling.network.patterns import RankContext
+from deeppool.runs.technique_comparison import names
+from deeppool.runs.technique_comparison.pipeline import PipelineSteps
+from deeppool.runs.technique_comparison.steps import (
+    CrossoverSteps,
+    EagerTraining,
+    PartitionSteps,
+    Read,
+    Steps,
+    TimedSteps,
+    TraineeSteps,
+    TrainerSteps,
+)
+from deeppool.training.step import Batch
+from deeppool.training.training_job import load_job
+
+
+class TechniqueRank(JoinedRank):
+    """One rank of compared techniques."""
+
+    def __init__(self, setup: Message, heartbeat: Heartbeat) -> None:
+        """Joins the other ranks, captures the model, and opens the data."""
+        place_sockets_in(Path(setup["folder"]))
+        super().__init__(setup, heartbeat)
+        heartbeat.enter("making the model and the data")
+        self._job = load_job(self.folder)
+        self._task = user_task(self._job, setup["batch"], self.place)
+        self._batch = setup["batch"]
+        self._cluster: Cluster | None = None
+        self._ways: Ways[Way] = Ways(self._make)
+        self._makers: dict[str, Callable[[], Steps]] = {
+            names.BURST: self._planned,
+            names.CROSSOVER: self._crossed_over,
+            names.TWO_WAVES: self._waves,
+            names.ONE_PARTITION: lambda: self._partitions(1),
+            names.ROTATING: lambda: self._partitions(self.ranks),
+            names.PIPELINE: self._pipeline,
+        }
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """All commands by name."""
+        return {"network": Command("measuring the network", self.network), **self._ways.commands}
+
+    def network(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
+        """Measures the network between the ranks; rank 0 returns it."""
+        context = RankContext(self.rank, self.ranks, self.ranks)
+        found = measure_joined(context, self.device, message["sizes"], seconds=message["seconds"], schedules=True)
+        return {"cluster": found and serialization.to_json(found)}
+
+    def _make(self, message: Message) -> tuple[Way, dict[str, Any]]:
+        name, steps = message["way"], count()
+        if name in (names.MAJORITY, names.SOLO):
+            delay = load_delay(self.folder, self.rank, lambda: next(steps))
+            return EagerTraining(EagerSGD(mode=name), self._job, self._own(), self._read(), delay), {}
+        made = self._makers[name]() if name in self._makers else self._sending(message)
+        for _ in range(message["warm_up"]):
+            made.step()
+        made.drain()
+        return TimedSteps(made, self.device, load_delay(self.folder, self.rank, lambda: next(steps))), {}
+
+    def _sending(self, message: Message) -> Steps:
+        """Returns DDP, or another method of sending gradients."""
+        name, batch = message["way"], self._batch
+        if name == names.DOUBLED_DDP:
+            name, batch = TUNED_DDP, 2 * batch
+        cluster = Cluster(self.ranks)
+        if name == CARAMEL:
+            cluster = serialization.from_json(message["cluster"], Cluster, "the measured network")
+        with self.device.unbound():
+            trainee = make_trainee(name, self._job, self._own().source, cluster, message["bucket"] or BUCKET_BYTES)
+        return TraineeSteps(trainee, self._read(batch))
+
+    def _planned(self) -> Steps:
+        plan = serialization.read(self.folder / PLAN, Plan)
+        captured = user_task(self._job, self._batch, self.place, plan).captured
+        return TrainerSteps(self._trainer(captured, stages_of(plan), overlap_sync=plan.overlap_sync), self._batches())
+
+    def _waves(self) -> Steps:
+        captured = self._own()
+        whole = Stage("all", tuple(range(len(captured.graph.layers))), Layout(tuple(range(self.ranks)), self._batch))
+        trainer = self._trainer(captured, [whole], make_driver=WaveDriver)
+        return TrainerSteps(trainer, self._batches())
+
+    def _trainer(self, captured: CapturedModel, stages: Any, **settings: Any) -> Trainer:
+        with self.device.unbound():
+            return Trainer(captured, stages, ProcessGroup(self.device), self._job, replay_graphs=False, **settings)
+
+    def _crossed_over(self) -> Steps:
+        queue = TransferQueue(self.device)
+        jobs = [
+            JobOnRank(
+                name,
+                user_task(load_job(self.folder), self._batch, self.place),
+                self._batch,
+                queue,
+                self.device,
+                self.place,
+                RandomNumbers(self._job.seed),
+            )
+            for name in ("first job", "second job")
+        ]
+        return CrossoverSteps(jobs, queue.close_groups)
+
+    def _partitions(self, waves: int) -> Steps:
+        # Each wave trains as many samples as a rank does by data parallelism.
+        batch = self._batch * waves // self.ranks
+        with self.device.unbound():
+            training = WaveletModelParallel(load_job(self.folder), global_batch=batch, waves=waves, place=self.place)
+        return PartitionSteps(training, self._batches())
+
+    def _pipeline(self) -> Steps:
+        whole = self._batches()
+        return PipelineSteps(self._job, self._own(), self._batch, lambda: whole()(range(self._batch)), self.place)
+
+    def _own(self) -> CapturedModel:
+        """Returns a replica for one way."""
+        return self._task.captured.copy()
+
+    def _read(self, batch: int | None = None) -> Read:
+        """Returns what reads this rank's share of the next batch; one of twice the size is two in a row."""
+        steps, repeats = count(), (batch or self._batch) // self._batch
+        shard = Layout(tuple(range(self.ranks)), self._batch).shard(self.rank)
+
+        def read() -> tuple[torch.Tensor, ...]:
+            parts = [self._task.samples(next(steps), shard) for _ in range(repeats)]
+            return tuple(torch.cat(tensors).to(self.place) for tensors in zip(*parts, strict=True))
+
+        return read
+
+    def _batches(self) -> Callable[[], Batch]:
+        """Returns what returns the next batch."""
+        steps = count()
+
+        def batch() -> Batch:
+            number = next(steps)
+            return lambda samples: tuple(value.to(self.place) for value in self._task.samples(number, samples))
+
+        return batch
+
+
+def main() -> None:
+    """Executes the launcher's commands until ``exit``."""
+    serve(TechniqueRank)
+
+
+if __name__ == "__main__":
+    main()

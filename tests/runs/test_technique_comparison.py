@@ -1,0 +1,141 @@
+"""Techniques on one workload: measured on real ranks, and what the record and the verdicts derive from figures."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool import figures
+from deeppool.advice.record import Advice, Finding
+from deeppool.advice.verdict import verdicts
+from deeppool.errors import InvalidValueError
+from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
+from deeppool.runs.technique_comparison import names
+from deeppool.runs.technique_comparison.pipeline import splits
+from deeppool.runs.technique_comparison.timeline import timeline_of
+from tests.interleaving.crossover.test_scheduler import make_job
+from tests.records.test_recorded_files import RECORDED
+
+
+def measured(**changes) -> MeasuredWays:
+    ways = (
+        MeasuredWay("DDP, best bucket", (1.0, 1.0, 1.1, 1.1), 8),
+        MeasuredWay("<fast>", (0.5, 0.5, 0.55, 0.55), 8, technique="ordered transfers"),
+        MeasuredWay("slow", (2.0, 2.0, 2.1, 2.1), 8, technique="partial all-reduces"),
+        MeasuredWay("twice", (1.2, 1.2, 1.4, 1.4), 16),
+        MeasuredWay("two", (0.9, 0.9, 1.0, 1.0), 8, technique="two waves", control="twice"),
+    )
+    record = MeasuredWays(
+        model="m", global_batch=8, ranks=2, device_name="by hand", ways=ways, repetitions=2, late=0.0,
+        date="2026-11-25", versions={},
+    )  # fmt: skip
+    return replace(record, **changes)
+
+
+def predicted() -> Advice:
+    gains = {"ordered transfers": 1.2, "crossover": 1.1, "two waves": 1.3, "partial all-reduces": None}
+    findings = tuple(Finding(name, "unknown", gain, "some reason", "some command") for name, gain in gains.items())
+    return replace(dp.load(RECORDED / "advice.json"), findings=findings)
+
+
+def test_gains_are_in_samples_per_second_and_a_way_has_the_faster_one_of_two_rivals() -> None:
+    record = measured()
+    assert record.gain("<fast>") == (pytest.approx(2.0), pytest.approx(0.0))
+    ratio, half_width = record.gain("twice")
+    # 16 samples in 1.3 s, 8 in 1.05 s; without one repetition 1.1 / 1.4, without the other 1.0 / 1.2.
+    assert ratio == pytest.approx(16 / 1.3 / (8 / 1.05))
+    assert half_width == pytest.approx(12.71 * 2 * abs(1.1 / 1.4 - 1.0 / 1.2) / 2)
+    assert replace(record, repetitions=1).gain("slow")[1] is None
+    with pytest.raises(InvalidValueError, match="'DeAR' was not measured"):
+        record.way("DeAR")
+    assert "slow" in str(record) and "2.05 s a round of 8 samples" in str(record)
+
+
+def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
+    advice = predicted()
+    found = {one.technique: one for one in verdicts(advice, measured())}
+    assert set(found) == {finding.technique for finding in advice.findings}
+    assert found["ordered transfers"].verdict == "yes"
+    assert (found["partial all-reduces"].verdict, found["partial all-reduces"].predicted) == ("no", None)
+    assert "a loss" in found["partial all-reduces"].why
+    # 8.4 samples/s are more than the baseline's 7.6, and fewer than the 12.3 of twice the batch.
+    assert found["two waves"].verdict == "no"
+    assert "of twice" in found["two waves"].why
+    assert found["crossover"].verdict == "unknown"
+    assert found["crossover"].why.startswith("not measured here")
+    once = {one.technique: one.verdict for one in verdicts(advice, measured(repetitions=1))}
+    assert once["ordered transfers"] == "unknown"
+    assert {one.verdict for one in verdicts(advice)} == {"unknown"}
+
+
+def test_gains_are_drawn_beside_predictions() -> None:
+    record = measured()
+    advice = predicted()
+    bars, marks = figures.ways(record, advice).data
+    assert list(bars.y) == ["&lt;fast&gt;", "slow", "twice", "two"]
+    assert bars.x[0] == pytest.approx(2.0)
+    assert marks.x == (1.2, None, None, 1.3)
+    assert len(figures.of(record).data) == 1
+    with pytest.raises(InvalidValueError, match="ways cannot draw a str"):
+        figures.ways("record")
+
+
+def test_waves_of_a_rank_have_rows_of_their_own() -> None:
+    spans = [["forward", 0, "all (tick)", 1.0, 2.0], ["backward", 0, "all (tock)", 1.5, 3.0]]
+    found = timeline_of("two waves", [{"spans": spans}, {"spans": []}], ("tick", "tock"))
+    assert found is not None
+    assert [(span.gpu, span.kind, span.start, span.end) for span in found.spans] == [
+        (0, "forward", 0.0, 1.0),
+        (1, "backward", 0.5, 2.0),
+    ]
+    labels = figures.timeline(found).layout.yaxis.ticktext
+    assert labels == ("rank 0 tick", "rank 0 tock", "rank 1 tick", "rank 1 tock")
+    assert timeline_of("DDP", [{"spans": []}], ()) is None
+
+
+@pytest.mark.processes
+def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
+    so_far: list[MeasuredWays] = []
+    ways = ["DDP", "majority", "crossover", "two waves", "rotating partitions", "1F1B pipeline"]
+    found = dp.compare_techniques(
+        make_job(), global_batch=8, ways=ways, repetitions=2, rounds=2, late=0.01, on_record=so_far.append
+    )
+    assert [way.name for way in found.ways] == ways
+    assert [one.repetitions for one in so_far] == [1, 2]
+    # Rounds without an order have one mean of each repetition.
+    assert [len(way.seconds) for way in found.ways] == [4, 2, 4, 4, 4, 4]
+    # One rank is late in each step, so whoever waits for it takes as long.
+    assert min(found.way("DDP").seconds) > 0.01
+    assert [way.samples for way in found.ways] == [8, 8, 16, 8, 8, 8]
+    waves, partitions = found.way("two waves").timeline, found.way("rotating partitions").timeline
+    assert waves is not None and partitions is not None
+    assert {span.gpu % 2 for span in waves.spans if span.kind in ("forward", "backward")} == {0, 1}
+    # In every phase both ranks compute the same partition.
+    forwards = [
+        [span.name for span in partitions.spans if span.gpu == gpu and span.kind == "forward"] for gpu in (0, 1)
+    ]
+    assert forwards[0] == forwards[1] and len(forwards[0]) == 2
+    assert dp.load(dp.save(found, tmp_path / "ways.json")) == found
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    for message, changes in {
+        "ranks must be at least 2, got 1": {"ranks": 1},
+        "give a multiple of 2, got 7": {"global_batch": 7},
+        "got 'Horovod'": {"ways": ["Horovod"]},
+        "late must not be negative": {"late": -1.0},
+        "burst parallelism needs a plan for 2 GPUs and a global batch of 8, got none": {"ways": [names.BURST]},
+    }.items():
+        with pytest.raises(InvalidValueError, match=message):
+            dp.compare_techniques(make_job(), **{"global_batch": 8, "ways": ["DDP"]} | changes)
+    with pytest.raises(InvalidValueError, match="accumulate or clip"):
+        dp.compare_techniques(replace(make_job(), clip_norm=1.0), global_batch=8, ways=["DDP"])
+
+
+def test_torch_divides_a_model_only_where_a_module_begins() -> None:
+    job = make_job()
+    graph = job.capture().graph
+    assert splits(graph, job.model, [(0,), (1, 2)]) == ["2"]
+    with pytest.raises(InvalidValueError, match="in partition 1 of Sequential no module begins"):
+        splits(graph, job.model, [(0, 1), ()])
