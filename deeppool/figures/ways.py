@@ -35,7 +35,12 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
             name="measured",
             y=labels,
             x=[gain for gain, _ in gains],
-            error_x={"array": [half_width or 0.0 for _, half_width in gains], "thickness": 1.2},
+            error_x={
+                "array": [half_width or 0.0 for _, half_width in gains],
+                # A ratio of speeds is not below zero, however wide its interval.
+                "arrayminus": [min(gain, half_width or 0.0) for gain, half_width in gains],
+                "thickness": 1.2,
+            },
             marker_color=theme.BLUE,
             hovertext=[
                 f"{format_ratio(*gain)} times, {format_seconds(way.median)} a round of {way.samples} samples"
