@@ -1,5 +1,6 @@
 """Fixtures that several parts of the suite share."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
+from deeppool.processes.fork_server_client import fork_server
+
+# What the collection imports stays until the end: collecting it as garbage is a third of the collection's time.
+gc.disable()
 
 # Before any test module imports torchvision.
 define_missing_operators()
@@ -53,6 +58,13 @@ def runs_are_told_of_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ranks_are_forked_with_what_test_modules_import(warnings_are_errors_in_started_processes: None) -> None:
+    """A rank imports the test module whose functions it calls; most of what that imports is there already."""
+    if (server := fork_server()) is not None:
+        server.preload("tests.loaded_before_forks")
+
+
 @pytest.fixture(autouse=True)
 def cores_are_those_of_before() -> Iterator[None]:
     """A test that makes a rank or a background in this process does not leave it pinned."""
@@ -71,6 +83,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             seconds[item.path] += 1 + sum(cost for mark, cost in COSTS.items() if item.get_closest_marker(mark))
         items.sort(key=lambda item: (BROWSER not in item.path.parents, -seconds[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    """Neither does the garbage collector look at all that was imported whenever a test makes some."""
+    gc.freeze()
+    gc.enable()
 
 
 class BrowserTestsTogether(LoadFileScheduling):

@@ -15,6 +15,7 @@ LOADED = [
     "deeppool.execution.trainer",
     "deeppool.graph.capture.capture",
     "deeppool.planning.planner",
+    "tests.loaded_before_forks",
 ]
 
 

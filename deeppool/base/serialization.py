@@ -5,6 +5,7 @@ frozen dataclass with ``KIND`` set; pydantic validates its fields by their annot
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -44,7 +45,7 @@ R = TypeVar("R", bound=Record)
 def to_json(record: Record) -> dict[str, Any]:
     """Returns the record as a JSON object, format and version first; ``origin`` exists in memory only."""
     held: dict[str, Any] = {x.name: {"origin"} for x in dataclasses.fields(record) if _holds_record(record, x.name)}
-    fields = _adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
+    fields = adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}
 
 
@@ -126,7 +127,7 @@ def from_json(document: Mapping[str, Any], record_type: type[R], path: str | os.
         )
     fields = {name: value for name, value in document.items() if name not in ("format", "version")}
     try:
-        record = _adapter(record_type).validate_python(fields)
+        record: R = adapter(record_type).validate_python(fields)
         if hasattr(record, "check_totals"):  # against their parts, where a file could contradict itself
             record.check_totals()
     except ValidationError as error:
@@ -202,7 +203,9 @@ def _holds_record(record: Record, name: str) -> bool:
     return hasattr(getattr(record, name), "KIND")
 
 
-def _adapter(record_type: type[R]) -> "TypeAdapter[R]":
+@functools.cache
+def adapter(record_type: type[R]) -> "TypeAdapter[R]":
+    """Returns the validator of a kind of record, which takes milliseconds to build."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(record_type)

@@ -9,17 +9,21 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-# Every rank captures its model; a fork server loads what that needs once for all of them.
+# Every rank reads its plan and captures its model; a fork server loads what that needs once for all of them.
+import cloudpickle  # noqa: F401
 import torch._dynamo
 import torch._functorch.aot_autograd  # noqa: F401
 
+from deeppool.base import serialization
 from deeppool.device.protocol import Stream
 from deeppool.execution.communicator import Communicator
 from deeppool.execution.failure_report import report_failure
 from deeppool.execution.rank import Command, Rank
+from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 
+serialization.adapter(Plan)
 WAITING = "waiting for a command"
 
 

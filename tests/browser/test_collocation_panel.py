@@ -7,8 +7,8 @@ from tests.browser.lab import Lab
 PLAN = """
 import deeppool as dp
 example = "examples.two_branch:two_branch"
-profile = dp.profile(example, device="cpu", batch_sizes=[2, 4])
-plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=4)
+profile = dp.profile(example, device="cpu", batch_sizes=[4])
+plan = dp.plan(profile, dp.find_cluster("loopback", 1), global_batch=4)
 """
 # An equal of the foreground: at the lowest priority a busy machine gives the background nothing for minutes.
 PANEL = """
@@ -48,7 +48,7 @@ def test_a_run_is_launched_its_bound_changed_and_stopped_by_keyboard(lab: Lab) -
     notebook.until(lower, seconds=200)
     notebook.changed(panel, before)
     assert notebook.value("panel.run.state") == "running"
-    assert len(notebook.value(PROCESSES)) >= 4
+    assert len(notebook.value(PROCESSES)) >= 2
 
     notebook.press(stop, "Enter")
     notebook.until(launch.is_enabled)

@@ -5,8 +5,8 @@ import pytest
 from tests.browser.lab import Lab
 
 TRAINING = (
-    "import deeppool as dp\nfrom tests.runs.test_train import make_job, make_plan",
-    "run = dp.start(dp.train, make_plan(2), make_job(), steps=100_000)\nrun",
+    "import deeppool as dp\nfrom tests.runs.test_train import make_job, make_plan, slow_dataset",
+    "run = dp.start(dp.train, make_plan(2), make_job(dataset=slow_dataset), steps=100_000)\nrun",
 )
 RUNS = ("import deeppool as dp", "runs = dp.widgets.RunsPanel(0.1)\nruns")
 

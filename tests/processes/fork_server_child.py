@@ -1,6 +1,7 @@
 """Worker for tests of the fork server: describes itself, fails, or starts a process."""
 
 import atexit
+import gc
 import importlib
 import os
 import random
@@ -54,6 +55,7 @@ def describe() -> dict[str, object]:
         "parent": os.getppid(),
         "cpu": sum(os.times()[:2]),
         "open": len(list(Path("/proc/self/fd").iterdir())),
+        "collects": gc.isenabled(),
     }
 
 

@@ -52,6 +52,8 @@ def test_a_forked_process_behaves_like_a_new_one(own: ForkServerClient, tmp_path
         assert first["environment"] == str(tmp_path)
         assert first["drawn"] != second["drawn"]
         assert first["open"] == second["open"]
+        # The server itself collects no garbage.
+        assert first["collects"] and second["collects"]
         # Its CPU time starts at the fork, with torch already imported.
         needed = psutil.Process(own._process.pid).cpu_times().user
         assert (one.cpu_seconds() or 0) + (two.cpu_seconds() or 0) < needed

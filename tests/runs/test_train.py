@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,18 @@ def dataset() -> torch.utils.data.Dataset:
     classes = torch.arange(20) % 5
     images = torch.randn(5, 3, 6, 6, generator=generator)[classes]
     return torch.utils.data.TensorDataset(images + 0.1 * torch.randn(20, 3, 6, 6, generator=generator), classes)
+
+
+class Slow(torch.utils.data.TensorDataset):
+    """Leaves most of the processors to whoever looks at the training."""
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, ...]:
+        time.sleep(0.02)
+        return super().__getitem__(position)
+
+
+def slow_dataset() -> torch.utils.data.Dataset:
+    return Slow(*dataset().tensors)
 
 
 def broken_dataset() -> torch.utils.data.Dataset:

@@ -1,0 +1,19 @@
+"""What test modules import, and what ranks and backgrounds do: a fork server of the tests loads it before it forks."""
+
+import gc
+import importlib
+
+for module in (
+    "deeppool.cli",
+    "deeppool.collocation.background_worker",
+    "deeppool.execution.trainer",
+    "deeppool.execution.worker",
+    "hypothesis",
+    "pytest",
+    "tests.processes.children",
+    "tests.strategies",
+):
+    importlib.import_module(module)
+
+# All of it stays: a fork's garbage collector does not look at it.
+gc.freeze()
