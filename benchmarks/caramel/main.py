@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -77,6 +78,12 @@ def main() -> None:
     # A ring sends 2 (P - 1) / P of the bytes over every link.
     communication = 2 * (RANKS - 1) / RANKS * arguments.megabytes * 8e6 / (arguments.megabits * 1e6)
     found: list[tuple[str, float, MeasuredTransfers]] = []
+
+    def keep(network: str, ratio: float, record: MeasuredTransfers) -> None:
+        """Writes all records after each repetition, so that one that is ended early leaves what it has."""
+        documents = [serialization.to_json(each) for _, _, each in [*found, (network, ratio, record)]]
+        serialization.write_text(json.dumps(documents, indent=1), arguments.output)
+
     with machines(RANKS, arguments.megabits * 1e6, arguments.cores) as launcher:
         for network in arguments.networks:
             for ratio in arguments.ratios:
@@ -91,11 +98,10 @@ def main() -> None:
                     ranks_per_node=1,
                     launcher=launcher,
                     on_progress=lambda what, share: print(f"{share:4.0%} {what}", file=sys.stderr),
+                    on_record=partial(keep, network, ratio),
                 )
                 print(f"{network}: {record}", file=sys.stderr)
                 found.append((network, ratio, record))
-                documents = [serialization.to_json(each) for _, _, each in found]
-                serialization.write_text(json.dumps(documents, indent=1), arguments.output)
     print(table(found))
 
 

@@ -9,6 +9,8 @@ buckets           which gradients one all-reduce sums
 batching          which gradients travel together, from their moments and the network
 ordering          in which order transfers are sent
 plan_transfers    the transfers of an iteration: batches, patterns and order
+candidate_plans   some of them that may be the fastest, to be tried
+given_plan        checks one that a user gives
 transfer_methods  the same by the rules of DDP, Horovod, DeAR and parameter servers
 layout            Layout: which samples of a global batch lie on which GPU
 reshard           the transfers from one layout to another

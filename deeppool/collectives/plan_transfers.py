@@ -55,31 +55,54 @@ def plan_transfers(
         error: share by which predictions may differ by chance. Of plans within it, the one of the fewest transfers is
             returned: each has costs that no price knows.
     """
-    plans = [
-        _plan(parts, gradients, chosen, size, merge=merge, split=split)
-        for chosen, split in ((price, False), (halves, True))
-        if chosen is not None
-        for merge in (True, False)
-    ]
+    whole = plan_alike(parts, gradients, price, size)
+    split = [] if halves is None else plan_alike(parts, gradients, halves, size, split=True)
+    return predicted_fastest([*whole, *split], error)
+
+
+def predicted_fastest(plans: Sequence[TransferPlan], error: float) -> TransferPlan:
+    """Returns the plan of the fewest transfers of those whose predictions are within an error of the fastest."""
     fastest = min(plan.iteration_time for plan in plans)
     alike = [plan for plan in plans if plan.iteration_time <= (1 + error) * fastest]
     return min(alike, key=lambda plan: (len(plan.transfers), plan.iteration_time))
+
+
+def plan_alike(
+    parts: Sequence[PartTimes],
+    gradients: Sequence[Gradient],
+    price: PriceAllReduce,
+    size: float | None = None,
+    *,
+    split: bool = False,
+    latency_factor: float = 1.0,
+) -> list[TransferPlan]:
+    """Returns two plans of the same bounds: batches that would wait travel with the one before them, or by themselves.
+
+    Args:
+        parts: as for :func:`plan_transfers`, and so ``gradients`` and ``size``.
+        gradients: those that are summed.
+        price: chooses and prices the pattern of an all-reduce.
+        size: bytes that gradients together do not exceed.
+        split: whether each batch is sent in two halves.
+        latency_factor: multiplies the latency from which the bounds follow.
+    """
+    bounds = {
+        ranks: bound if size is None else BatchBounds(size, math.inf)
+        for ranks, bound in _bounds(gradients, price, latency_factor).items()
+    }
+    return [_plan(parts, gradients, price, bounds, merge=merge, split=split) for merge in (True, False)]
 
 
 def _plan(
     parts: Sequence[PartTimes],
     gradients: Sequence[Gradient],
     price: PriceAllReduce,
-    size: float | None,
+    bounds: Mapping[tuple[int, ...], BatchBounds],
     *,
     merge: bool,
     split: bool,
 ) -> TransferPlan:
     ready = ready_times(parts)
-    bounds = {
-        ranks: bound if size is None else BatchBounds(size, math.inf)
-        for ranks, bound in _bounds(gradients, price).items()
-    }
     batches = batch_gradients(gradients, ready, [bounds[gradient.ranks] for gradient in gradients])
     found = [price_batch([gradients[position] for position in batch], ready, price) for batch in batches]
     if merge:
@@ -197,7 +220,9 @@ def in_halves(parts: Sequence[PartTimes], batches: Sequence[PricedBatch]) -> tup
     return (*sent, *send(parts, [replace(each, ready=start) for each in second], by_need=True))
 
 
-def _bounds(gradients: Sequence[Gradient], price: PriceAllReduce) -> dict[tuple[int, ...], BatchBounds]:
+def _bounds(
+    gradients: Sequence[Gradient], price: PriceAllReduce, latency_factor: float
+) -> dict[tuple[int, ...], BatchBounds]:
     """Returns the bounds for each set of ranks, from the price of one byte and that of all bytes they sum."""
     totals: dict[tuple[int, ...], int] = defaultdict(int)
     for gradient in gradients:
@@ -205,5 +230,5 @@ def _bounds(gradients: Sequence[Gradient], price: PriceAllReduce) -> dict[tuple[
     bounds = {}
     for ranks, total in totals.items():
         latency, whole = price(len(ranks), 1)[1], price(len(ranks), total)[1]
-        bounds[ranks] = bounds_of_batches(latency, max(0.0, whole - latency) / total, total)
+        bounds[ranks] = bounds_of_batches(latency_factor * latency, max(0.0, whole - latency) / total, total)
     return bounds

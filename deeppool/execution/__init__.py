@@ -25,6 +25,7 @@ gradient_sync       sums gradients over the ranks that computed them
 sync_driver         the order of a rank's training steps, where it is not the default
 sync_method         what makes such drivers on all ranks
 transfer_scheduler  sums them by a plan of transfers, up to the next forward
+plan_trial          tries such plans by turns, and keeps the fastest on all ranks
 data_parallel       … around any model and optimizer
 batch_norm          statistics over all shards of a batch
 checkpoint          a training's state on disk

@@ -2,7 +2,7 @@
 
 Buckets are all-reduced in a fixed order: from the last layer to the first, as backward computes them (Li et al.,
 "PyTorch Distributed", VLDB 2020, section 3.2). A bucket is summed by the schedule that the plan names for its ranks and
-bytes, or by the library's own all-reduce.
+bytes, or by the library's own all-reduce; or by a plan of transfers, in two halves where that says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,27 +42,46 @@ class GradientSync:
             for ranks in dict.fromkeys(rank_sets)
             if len(ranks) > 1
         }
-        self._in_flight: dict[Bucket, tuple[PendingWork, torch.Tensor]] = {}
+        self._followed: Mapping[Bucket, Sequence[Schedule | None]] = {}
+        self._in_flight: dict[Bucket, tuple[list[PendingWork], torch.Tensor]] = {}
+        """All-reduces that have started, or halves of them."""
 
     def group(self, ranks: tuple[int, ...]) -> Group:
         """Returns the group of two or more ranks."""
         return self._groups[ranks]
 
+    def follow(self, schedules: Mapping[Bucket, Sequence[Schedule | None]]) -> None:
+        """Sums buckets by these schedules, one or two halves of one; None: the library's own all-reduce."""
+        self._followed = schedules
+
     def start(self, bucket: Bucket) -> None:
-        """Starts the all-reduce; a rank without a gradient contributes zeros.
+        """Starts the all-reduce, or its first half; a rank without a gradient contributes zeros.
 
         Gradients need no further weight, because each rank's loss was scaled by its share of the batch.
         """
         if len(bucket.ranks) > 1:
             gradients = _gradients(bucket)
             flat = gradients[0] if len(gradients) == 1 else torch.cat([gradient.flatten() for gradient in gradients])
-            self._in_flight[bucket] = self._groups[bucket.ranks].all_reduce(flat, self._schedule(bucket)), flat
+            self._in_flight[bucket] = [], flat
+            self._start_next(bucket)
+
+    def start_second_half(self, bucket: Bucket) -> None:
+        """Starts the second half once the first one is complete; all ranks call it in the same order."""
+        work, _ = self._in_flight[bucket]
+        work[-1].wait()
+        self._start_next(bucket)
+
+    def _start_next(self, bucket: Bucket) -> None:
+        work, flat = self._in_flight[bucket]
+        work.append(self._groups[bucket.ranks].all_reduce(flat, self._schedules(bucket)[len(work)]))
 
     def finish(self, bucket: Bucket) -> None:
         """Waits for the all-reduce, and replaces the gradients by the sums."""
         if bucket in self._in_flight:
+            if len(self._in_flight[bucket][0]) < len(self._schedules(bucket)):
+                self.start_second_half(bucket)
             work, flat = self._in_flight.pop(bucket)
-            work.wait()
+            work[-1].wait()
             gradients = _gradients(bucket)
             if len(gradients) > 1:
                 parts = flat.split([gradient.numel() for gradient in gradients])
@@ -70,12 +89,14 @@ class GradientSync:
 
     def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:
         """Returns the patterns of the schedules that sum some buckets; none where the library does."""
-        schedules = (self._schedule(bucket) for bucket in buckets if len(bucket.ranks) > 1)
+        schedules = (each for bucket in buckets if len(bucket.ranks) > 1 for each in self._schedules(bucket))
         return tuple(dict.fromkeys(schedule.pattern for schedule in schedules if schedule is not None))
 
-    def _schedule(self, bucket: Bucket) -> Schedule | None:
+    def _schedules(self, bucket: Bucket) -> Sequence[Schedule | None]:
+        if bucket in self._followed:
+            return self._followed[bucket]
         size = sum(parameter.nbytes for parameter in bucket.parameters)
-        return None if self._choose is None else self._choose(len(bucket.ranks), size)
+        return [None if self._choose is None else self._choose(len(bucket.ranks), size)]
 
     def total(self, tensor: torch.Tensor) -> None:
         """Replaces a tensor by its sum over all ranks."""

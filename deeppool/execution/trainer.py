@@ -122,7 +122,7 @@ class Trainer:
         self.synchronises_batch_norm = training.synchronise_batch_norm
         """Whether forwards wait for other ranks."""
         together = [stage.layout.gpus for stage in stages] if training.synchronise_batch_norm else []
-        self._sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
+        self.gradient_sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
         self.shared = _shared(captured, self.parts, self._owners)
         """Per part, by the ranks that sum them, the parameters whose gradients its backward completes."""
         buckets = make_buckets(self.shared, rank, fused=fuse_gradients)
@@ -145,7 +145,7 @@ class Trainer:
             counted=self._counted,
             announces_early=overlap_sync and divide_stages is None,
             flow=lambda: Flow(routes, exchange, self.step.types, self.span),
-            gradient_sum=self._sync,
+            gradient_sum=self.gradient_sync,
             monitor=self,
         )
         names = dict(captured.source.named_parameters()) | dict(captured.source.named_buffers())
@@ -229,7 +229,7 @@ class Trainer:
                 for bucket in self.step.buckets
             ],
             counted=[own[parameter] for parameter in self._counted],
-            gradient_sum=self._sync,
+            gradient_sum=self.gradient_sync,
             monitor=self,
         )
 
@@ -252,7 +252,7 @@ class Trainer:
         if self._driver is not None:
             self._driver.close()
         self.step.close()
-        self._sync.close()
+        self.gradient_sync.close()
 
     @contextmanager
     def span(self, kind: SpanKind, part: int, name: str) -> Iterator[None]:
@@ -312,7 +312,7 @@ class Trainer:
     def _part(self, stage: Stage, segment: Segment, training: Training, replay_graphs: bool) -> Part:
         waits = training.synchronise_batch_norm and len(stage.layout.gpus) > 1
         if waits and self.rank in stage.layout.gpus:
-            synchronise_batch_norm(segment, self._sync.group(stage.layout.gpus))
+            synchronise_batch_norm(segment, self.gradient_sync.group(stage.layout.gpus))
         return Part(
             stage.name,
             segment,

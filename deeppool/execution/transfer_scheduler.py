@@ -16,14 +16,16 @@ Or around any model and optimizer, in processes that torchrun started:
 (Hashemi, Gropp, Campbell, "Model-Aware Network Scheduling", Caramel)
 
 The first updates are those of synchronous training, and are measured part by part. From the times, which ranks average,
-all ranks make the same plan of transfers (:mod:`deeppool.collectives.plan_transfers`). From then on an update may still
-be under way when the next forward starts, and is completed part by part, each just before its forward. Training is
-synchronous SGD: no forward uses parameters before their update.
+all ranks make the same few plans of transfers (:mod:`deeppool.collectives.candidate_plans`), try them by turns in the
+next updates, and keep the one whose iterations were the fastest (:mod:`deeppool.execution.plan_trial`). By a plan an
+update may still be under way when the next forward starts, and is completed part by part, each just before its forward.
+Training is synchronous SGD by each of them: no forward uses parameters before their update.
 
 Clipping and the loss scale of fp16 need the norm of all gradients before any update: with them every iteration ends
 with its update, and only order, batches and patterns differ from the default.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,15 +35,20 @@ import torch.distributed as dist
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
+from deeppool.collectives.candidate_plans import candidate_plans
+from deeppool.collectives.given_plan import check_given
 from deeppool.collectives.ordering import FixedOrder
+from deeppool.collectives.patterns import LIBRARY, schedule_named
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
-from deeppool.collectives.plan_transfers import MEASURED_ERROR, plan_transfers
+from deeppool.collectives.plan_transfers import MEASURED_ERROR
+from deeppool.collectives.schedule import Schedule
 from deeppool.costs.communication import Network
-from deeppool.costs.schedules import fastest_all_reduce, fastest_in_halves, fastest_schedule
+from deeppool.costs.schedules import fastest_all_reduce, fastest_in_halves, fastest_schedule, pattern_prices
 from deeppool.device.find import device_of
 from deeppool.errors import InvalidValueError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
 from deeppool.execution.gradient_sync import ScheduleChoice
+from deeppool.execution.plan_trial import PlanTrial
 from deeppool.execution.trainer import Trainer
 from deeppool.records.transfer_plan import PartTimes, TransferPlan
 from deeppool.training.bucket import Bucket
@@ -60,6 +67,10 @@ class TransferScheduler:
     """Updates to measure before the plan, after a first one that is not."""
     batch_bytes: float | None = None
     """Bytes that gradients together do not exceed. Default: bounds on bytes and on waiting, from the network."""
+    tried_updates: int = 2
+    """Updates to measure by each plan in a turn of the trial; 0: the plan of the least prediction is kept."""
+    transfers: TransferPlan | None = None
+    """Plan to perform, such as that in the record of another training. Default: plans are made and tried."""
     divides_stages = True
     replays_graphs = True
     ranks_wait = True
@@ -67,25 +78,34 @@ class TransferScheduler:
     def __post_init__(self) -> None:
         if self.measured_updates < 1:
             raise InvalidValueError(f"measured_updates must be at least 1, got {self.measured_updates}")
+        if self.tried_updates < 0:
+            raise InvalidValueError(f"tried_updates must be at least 0, got {self.tried_updates} (0: no trial)")
         if self.batch_bytes is not None and not self.batch_bytes > 0:
             raise InvalidValueError(f"batch_bytes must be positive, got {self.batch_bytes:g} (None: by the network)")
 
-    def plan(
+    def plans(
         self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network, *, split: bool = True
-    ) -> TransferPlan:
-        """Plans the transfers of an iteration; see :func:`deeppool.collectives.plan_transfers.plan_transfers`.
+    ) -> list[TransferPlan]:
+        """Plans the transfers of an iteration; see :func:`deeppool.collectives.candidate_plans.candidate_plans`.
 
         Args:
             parts: all parts of the model, in the order of their forwards.
             gradients: those that are summed, in the order in which the backward pass completes them.
             network: prices the patterns.
             split: whether transfers may be sent in halves.
+
+        Raises:
+            InvalidValueError: the given plan is one of another training.
         """
-        return plan_transfers(
+        if self.transfers is not None:
+            check_given(self.transfers, gradients)
+            return [self.transfers]
+        return candidate_plans(
             parts,
             gradients,
             lambda ranks, size: fastest_all_reduce(network, ranks, size),
             self.batch_bytes,
+            library=pattern_prices(network, LIBRARY),
             halves=(lambda ranks, size: fastest_in_halves(network.cluster, ranks, size)) if split else None,
             error=MEASURED_ERROR if network.model == "measured" else 0.0,
         )
@@ -112,7 +132,7 @@ class TransferScheduler:
 
     def choose_schedule(self, network: Network) -> ScheduleChoice | None:
         """Returns the choice of the schedule of each all-reduce, None where all are the library's own."""
-        if network.model != "measured":
+        if network.model != "measured" and self.transfers is None:
             return network.all_reduce_schedule if network.performs_schedules else None
         return lambda ranks, size: fastest_schedule(network, ranks, size)
 
@@ -122,14 +142,14 @@ class TransferScheduler:
 
 
 class TransferDriver:
-    """Iterations of one rank: first measured ones, then by the plan of transfers."""
+    """Iterations of one rank: first measured ones, then by plans of transfers, of which the fastest is kept."""
 
     def __init__(self, trainer: Trainer, method: TransferScheduler, network: Network) -> None:
         """Starts without a plan.
 
         Args:
             trainer: its stages are divided.
-            method: makes the plan.
+            method: makes the plans.
             network: prices transfers; the same on all ranks.
         """
         self.transfers: TransferPlan | None = None
@@ -138,18 +158,24 @@ class TransferDriver:
         self._updates = 0
         self._compute = torch.zeros(2, len(trainer.parts), dtype=torch.float64)
         """Seconds of each part's forwards and backwards on this rank."""
+        self._trial: PlanTrial | None = None
         self._order: list[Bucket] = []
+        self._second: list[Bucket] = []
+        """Buckets whose second halves are sent after the backward pass, in their order."""
 
     def iterate(self, batches: Sequence[Batch]) -> float:
         """Runs one update, whose end may be left for the next iteration; see :meth:`SyncDriver.iterate`."""
-        if self.transfers is None:
+        if self._trial is None:
             return self._measure(batches)
         order = FixedOrder(self._order, self._step.start_sync)
         self._step.compute(batches, order.ready, self._update)
         order.finish()
+        for bucket in self._second:
+            self._trainer.gradient_sync.start_second_half(bucket)
         if self._step.rule.needs_norm:
-            self._step.finish_sync()
-            self._step.update()
+            self.drain()
+        if self._trial.running:
+            self._try(self._trial)
         return self._step.loss()
 
     def drain(self) -> None:
@@ -174,6 +200,13 @@ class TransferDriver:
             self._step.finish_sync(*pending)
             self._step.update(*pending)
 
+    def _try(self, trial: PlanTrial) -> None:
+        """Counts an update, and goes on to another plan where it is another's turn."""
+        self._trainer.device.synchronize_stream()
+        if trial.ends_turn(time.perf_counter()):
+            self.drain()
+            self._perform(trial.advance())
+
     def _measure(self, batches: Sequence[Batch]) -> float:
         self._step.compute(batches)
         if self._updates:
@@ -187,36 +220,65 @@ class TransferDriver:
 
     def _plan(self) -> None:
         trainer = self._trainer
-        # An all-reduce gives all ranks the same bits, and with them the same plan.
-        compute = self._compute.to(next(iter(trainer.parameters.values())).device)
-        trainer.communicator.all_reduce(compute).wait()
+        compute = iter(self._sum(self._compute.flatten().tolist()))
+        forwards, backwards = ([next(compute) for _ in trainer.parts] for _ in range(2))
         parts = [
             PartTimes(part.name, forward / len(gpus), backward / len(gpus), gpus)
-            for part, forward, backward in zip(trainer.parts, *compute.tolist(), strict=True)
+            for part, forward, backward in zip(trainer.parts, forwards, backwards, strict=True)
             for gpus in [part.layout.gpus]
         ]
+        shared = [each for each in self._gradients() if len(each.ranks) > 1]
+        split = self._network.model == "measured"
+        plans = self._method.plans(parts, shared, self._network, split=split)
+        self._trial = PlanTrial(plans, self._method.tried_updates, self._mean)
+        self._perform(self._trial.plan)
+
+    def _sum(self, numbers: list[float]) -> list[float]:
+        """Returns the sums over all ranks: an all-reduce gives all of them the same bits."""
+        place = next(iter(self._trainer.parameters.values())).device
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=place)
+        self._trainer.communicator.all_reduce(tensor).wait()
+        found: list[float] = tensor.tolist()
+        return found
+
+    def _mean(self, numbers: list[float]) -> list[float]:
+        return [each / self._trainer.ranks for each in self._sum(numbers)]
+
+    def _gradients(self) -> list[Gradient]:
+        """Returns all gradients in the order in which the backward pass completes them."""
+        trainer = self._trainer
         names = {parameter: name for name, parameter in trainer.parameters.items()}
-        gradients = [
+        return [
             Gradient(names[parameter], parameter.nbytes, part, ranks, str(parameter.dtype))
-            for part in reversed(range(len(parts)))
+            for part in reversed(range(len(trainer.parts)))
             for ranks, parameters in trainer.shared[part].items()
             for parameter in reversed(parameters)
         ]
-        shared = [each for each in gradients if len(each.ranks) > 1]
-        self.transfers = self._method.plan(parts, shared, self._network, split=False)
-        self._regroup(gradients)
 
-    def _regroup(self, gradients: Sequence[Gradient]) -> None:
+    def _perform(self, plan: TransferPlan) -> None:
         """Makes the plan's batches the step's buckets; parameters of this rank alone need no transfer."""
-        assert self.transfers is not None
+        self.transfers, self._second = plan, []
         rank, parameters = self._trainer.rank, self._trainer.parameters
-        self._order = [
-            Bucket(tuple(parameters[name] for name in transfer.gradients), transfer.part, transfer.ranks)
-            for transfer in self.transfers.transfers
-            if rank in transfer.ranks
+        buckets: dict[tuple[str, ...], Bucket] = {}
+        schedules: dict[Bucket, list[Schedule | None]] = {}
+        for transfer in plan.transfers:
+            if rank not in transfer.ranks:
+                continue
+            if (bucket := buckets.get(transfer.gradients)) is None:
+                members = tuple(parameters[name] for name in transfer.gradients)
+                bucket = buckets[transfer.gradients] = Bucket(members, transfer.part, transfer.ranks)
+                schedules[bucket] = []
+            else:
+                self._second.append(bucket)
+            per_node = self._network.cluster.gpus_per_node
+            schedules[bucket].append(schedule_named(transfer.pattern, len(transfer.ranks), per_node))
+        alone = [
+            Bucket((parameters[each.name],), each.part, each.ranks)
+            for each in self._gradients()
+            if each.ranks == (rank,)
         ]
-        alone = [Bucket((parameters[each.name],), each.part, each.ranks) for each in gradients if each.ranks == (rank,)]
-        self._order += alone
+        self._order = [*schedules, *alone]
+        self._trainer.gradient_sync.follow(schedules)
         self._step.regroup(sorted(self._order, key=lambda bucket: -bucket.part))
 
 

@@ -1,5 +1,6 @@
 """Plan of the transfers of one training iteration: which gradients, by which pattern, sent when and needed when."""
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,6 +42,32 @@ class PlannedTransfer:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan of transfers that was tried during training."""
+
+    transfers: int
+    patterns: tuple[str, ...]
+    size_bound: float | None
+    """As in the plan."""
+    predicted: float
+    """Seconds of an iteration."""
+    seconds: tuple[float, ...]
+    """Of each iteration by it but the first of each turn; mean over the ranks."""
+
+    @property
+    def typical(self) -> float:
+        """Lower median of the iterations: others on the machine only lengthen them."""
+        return statistics.median_low(self.seconds)
+
+    def __str__(self) -> str:
+        size = "any size" if self.size_bound is None else f"up to {format_bytes(self.size_bound)}"
+        return (
+            f"{format_seconds(self.typical):>9s} an iteration ({len(self.seconds)} measured, predicted "
+            f"{format_seconds(self.predicted)}): {self.transfers} transfers {size} by {', '.join(self.patterns)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TransferPlan:
     """Transfers of an iteration in the order in which every rank sends them, with the predicted times.
 
@@ -56,6 +83,8 @@ class TransferPlan:
     """Largest of the bounds on a batch of small gradients, in bytes; None: no bound."""
     gap_bound: float | None
     """Largest of the bounds on the time between its first and its last gradient, in seconds; None: no bound."""
+    tried: tuple[TriedPlan, ...] = ()
+    """Plans that were tried on live ranks before this one was kept; its own is first."""
 
     @property
     def compute_time(self) -> float:
@@ -120,8 +149,13 @@ class TransferPlan:
         """Returns the name of a transfer in a timeline."""
         return f"{self.parts[transfer.part].name} by {transfer.pattern}"
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Different patterns of the transfers."""
+        return tuple(dict.fromkeys(transfer.pattern for transfer in self.transfers))
+
     def table(self) -> str:
-        """Formats a line per transfer."""
+        """Formats a line per transfer, and one per plan that was tried."""
         rows = [f"{'needed by':24s}{'gradients':>10s}{'bytes':>10s}  {'pattern':24s}" + _columns(*_TIMES)]
         starts = self.forward_starts()
         for transfer in self.transfers:
@@ -130,10 +164,11 @@ class TransferPlan:
                 f"{self.parts[transfer.part].name:24.23s}{len(transfer.gradients):10d}"
                 f"{format_bytes(transfer.size):>10s}  {transfer.pattern:24s}" + _columns(*map(format_seconds, times))
             )
+        rows += [f"{'tried' if number else 'kept'}  {each}" for number, each in enumerate(self.tried)]
         return "\n".join(rows)
 
     def __str__(self) -> str:
-        patterns = ", ".join(dict.fromkeys(transfer.pattern for transfer in self.transfers))
+        patterns = ", ".join(self.patterns)
         size = "any size" if self.size_bound is None else format_bytes(self.size_bound)
         gap = "any time" if self.gap_bound is None else format_seconds(self.gap_bound)
         return (
@@ -141,6 +176,7 @@ class TransferPlan:
             f"transfers by {patterns or 'none'} (together up to {size}, within {gap}); "
             f"predicted {format_seconds(self.iteration_time)} an iteration, {self.hidden_share:.0%} of "
             f"{format_seconds(self.transfer_time)} of transfers hidden"
+            f"{f'; the fastest of {len(self.tried)} tried' if self.tried else ''}"
         )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from deeppool.base import serialization
 from deeppool.records.transfer_plan import TransferPlan
 from tests.execution.test_same_training import answers, check, one_process, spawn
-from tests.execution.training_rank import Rule
+from tests.execution.training_rank import TRIED_UPDATES, Rule
 
 PLANNED = Rule("planned", transfers=True, updates=6)
 """One update that is not measured, one that is, and four by the plan."""
@@ -20,6 +20,12 @@ RULES = (
     replace(PLANNED, name="adamw-schedule", optimizer="AdamW", schedule=True, accumulation=2),
     replace(PLANNED, name="batch-norm", data_parallel=True, batch_norm=True),
     replace(PLANNED, name="clipping", data_parallel=True, clip_norm=0.05),
+)
+TRYING = replace(PLANNED, tries_plans=True, updates=TRIED_UPDATES + 2)
+TRYING_RULES = (
+    replace(TRYING, name="trying", data_parallel=True, frozen=True),
+    replace(TRYING, name="trying-burst-parallel", optimizer="AdamW", schedule=True),
+    replace(TRYING, name="trying-clipping", data_parallel=True, clip_norm=0.01),
 )
 
 
@@ -44,6 +50,33 @@ def test_after_the_drain_parameters_are_those_of_one_process(ranks: int, device:
         (plan,) = {answer["transfers"] for answer in found}
         if rule.data_parallel:
             check_plan(serialization.from_json(json.loads(plan), TransferPlan, "the plan"), model)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("ranks", "device"),
+    [
+        (3, "cpu"),
+        *(pytest.param(*where, marks=pytest.mark.stress) for where in ((2, "emulated"), (2, "cpu"), (4, "cpu"))),
+    ],
+)
+def test_plans_that_are_tried_in_turn_and_sent_in_halves_are_synchronous_training(
+    ranks: int, device: str, tmp_path: Path
+) -> None:
+    spawn(ranks, TRYING_RULES, tmp_path / "run", device)
+    for rule in TRYING_RULES:
+        model, losses = one_process(rule)
+        found = answers(tmp_path / "run", rule, ranks)
+        check(found, model.state_dict(), losses, 1e-9)
+        assert any(answer["unfinished"] for answer in found) == (rule.clip_norm is None)
+        (document,) = {answer["transfers"] for answer in found}
+        plan = serialization.from_json(json.loads(document), TransferPlan, "the plan")
+        tried = {pattern for each in plan.tried for pattern in each.patterns}
+        assert {"ring-reduce-scatter", "ring-all-gather"} <= tried or {
+            "sharded-parameter-server-push",
+            "sharded-parameter-server-pull",
+        } <= tried
+        assert "library" in tried
 
 
 def check_plan(plan: TransferPlan, model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,9 +27,17 @@ from deeppool.execution.transfer_scheduler import TransferDriver, TransferSchedu
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.placement import place_model
 from deeppool.training.training_job import Training
+from tests.strategies import measured_network
 
 SHAPE = (3, 6, 6)
 UPDATES = 3
+
+LINK = Link(10e9, 5e-6, "made by hand")
+SLOW_LIBRARY = replace(measured_network({2: (1.0,) * 3, 8: (1.0,) * 3}), inside=None, between=None)
+MEASURED = Network(Cluster(8, "by hand", 8, LINK, LINK, measured=SLOW_LIBRARY), "measured")
+TRYING = TransferScheduler(measured_updates=1, tried_updates=1)
+TRIED_UPDATES = 2 + 2 * 13
+"""Updates before the plans, and most updates of their trial: two in each turn of 7, 4 and 2 plans."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class Rule:
     updates: int = UPDATES
     transfers: bool = False
     """Whether transfers follow a plan, made after the second update."""
+    tries_plans: bool = False
+    """Whether several plans are tried on a measured network, some of them in halves."""
     eager: str | None = None
     """Mode of eager-SGD."""
     infinite_update: int | None = None
@@ -152,6 +162,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
             training(rule),
             rule.precision,
             overlap_sync=rule.overlap_sync,
+            choose_schedule=TRYING.choose_schedule(MEASURED) if rule.tries_plans else None,
             divide_stages=division(rule, device),
             make_driver=driver_of(rule),
         )
@@ -189,6 +200,8 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
 def driver_of(rule: Rule) -> Callable[[Trainer], SyncDriver] | None:
     if rule.eager is not None:
         return lambda trainer: EagerDriver(trainer, EagerSGD(mode=rule.eager).join)
+    if rule.tries_plans:
+        return lambda trainer: TRYING.driver(trainer, MEASURED)
     return make_transfer_driver if rule.transfers else None
 
 
@@ -196,7 +209,7 @@ def make_transfer_driver(trainer: Trainer) -> TransferDriver:
     """Returns a driver whose latency is a part's compute, so that some gradients travel together and others do not."""
     link = Link(1e6, 1e-4, "made by hand")
     network = Network(Cluster(trainer.ranks, "by hand", trainer.ranks, link, link))
-    return TransferDriver(trainer, TransferScheduler(measured_updates=1), network)
+    return TransferDriver(trainer, TransferScheduler(measured_updates=1, tried_updates=0), network)
 
 
 def names_of(captured, stage: Stage) -> set[str]:

@@ -22,6 +22,7 @@ from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
+from deeppool.records.transfer_plan import TransferPlan
 from deeppool.runs import restart_loop
 from deeppool.runs.restart_loop import RestartLoop
 from deeppool.runs.training_state import ReplanTrigger
@@ -160,8 +161,13 @@ def test_the_pattern_that_a_plan_names_sums_the_gradients(whole) -> None:
 @pytest.mark.processes
 def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous_training(tmp_path: Path) -> None:
     states, records = [], []
-    for name, method in (("default", None), ("planned", dp.TransferScheduler(measured_updates=1))):
+    for name in ("default", "planned", "given"):
         folder = tmp_path / name
+        method = None if name == "default" else dp.TransferScheduler(measured_updates=1)
+        if name == "given":
+            # A plan of one's own: all in two halves.
+            given = in_halves(records[-1].transfers)
+            method = dp.TransferScheduler(measured_updates=1, transfers=given)
         records.append(
             dp.train(
                 make_plan(2),
@@ -173,16 +179,27 @@ def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous
             )
         )
         states.append([load_weights(folder / step) for step in ("step-000004", "step-000006")])
-    assert losses(records[1]) == pytest.approx(losses(records[0]), rel=1e-4)
-    for default, planned in zip(*states, strict=True):
-        for name, value in default.items():
-            if value.is_floating_point():
-                assert torch.allclose(planned[name], value, rtol=1e-3, atol=1e-5), name
+    for record, found in zip(records[1:], states[1:], strict=True):
+        assert losses(record) == pytest.approx(losses(records[0]), rel=1e-4)
+        for default, planned in zip(states[0], found, strict=True):
+            for name, value in default.items():
+                if value.is_floating_point():
+                    assert torch.allclose(planned[name], value, rtol=1e-3, atol=1e-5), name
     assert records[0].transfers is None
+    assert records[2].transfers == given
     sent = {name for transfer in records[1].transfers.transfers for name in transfer.gradients}
     assert sent == set(dict(net().named_parameters()))
     assert "transfers by library" in str(records[1])
     assert dp.load(dp.save(records[1], tmp_path / "record.json")) == records[1]
+
+
+def in_halves(plan: TransferPlan) -> TransferPlan:
+    halves = [
+        replace(transfer, pattern=pattern)
+        for pattern in ("ring-reduce-scatter", "ring-all-gather")
+        for transfer in plan.transfers
+    ]
+    return replace(plan, transfers=tuple(halves))
 
 
 @pytest.mark.processes

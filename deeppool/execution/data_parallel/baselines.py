@@ -17,10 +17,11 @@ class DeAR:
 
     bucket_bytes: float = BUCKET_BYTES
     measured_updates: int = 1
+    tried_updates: int = 0
 
-    def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
+    def plans(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> list[TransferPlan]:
         """Plans buckets of a size, each sent in two halves of a ring."""
-        return dear_transfers(parts, gradients, pattern_prices(network, "ring"), self.bucket_bytes)
+        return [dear_transfers(parts, gradients, pattern_prices(network, "ring"), self.bucket_bytes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class ParameterServer:
     sharded: bool = False
     """Whether every rank adds a share; False: rank 0 adds all."""
     measured_updates: int = 1
+    tried_updates: int = 0
 
-    def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
+    def plans(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> list[TransferPlan]:
         """Plans two transfers of each gradient."""
         pattern = "sharded-parameter-server" if self.sharded else "parameter-server"
-        return server_transfers(parts, gradients, pattern_prices(network, pattern))
+        return [server_transfers(parts, gradients, pattern_prices(network, pattern))]

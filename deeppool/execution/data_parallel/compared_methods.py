@@ -65,6 +65,11 @@ class Trainee:
         """Measured last complete iteration, where transfers are planned."""
         return None
 
+    @property
+    def trying(self) -> bool:
+        """Whether it still measures which transfers to perform; the same on all ranks."""
+        return False
+
     def drain(self) -> None:
         """Completes the update that is under way."""
 
@@ -117,6 +122,11 @@ class Planned(Trainee):
     def timeline(self) -> Timeline | None:
         """Measured last complete iteration."""
         return self._training.timeline
+
+    @property
+    def trying(self) -> bool:
+        """Whether its plan is not chosen yet."""
+        return self._training.trying
 
     def step(self, *batch: torch.Tensor) -> None:
         """Computes an update, and leaves its end to the next one."""

@@ -80,6 +80,8 @@ class ComparedReplica(JoinedRank):
         trainee = make_trainee(message["way"], job, model.to(self.place), cluster, message["bucket"])
         for _ in range(message["warm_up"]):
             trainee.step(*self._samples())
+        while trainee.trying:
+            trainee.step(*self._samples())
         trainee.drain()
         transfers = trainee.transfers and serialization.to_json(trainee.transfers)
         return _TimedTrainee(trainee, self._samples, self.device), {"transfers": transfers}

@@ -1,13 +1,15 @@
 """Data-parallel training of any model and optimizer by a plan of transfers, up to the next forward.
 
     measured updates   forward, backward, all gradients summed at once, update; the ranks' mean times give the plan
-    later updates      backward:      a gradient is ready → its batch is packed and sent, in the plan's order
+    tried updates      by several plans in turn, of which the fastest on all ranks is kept
+    every planned one  backward:      a gradient is ready → its batch is packed and sent, in the plan's order
                        step:          what is left is sent
                        next forward:  before each module the transfers it waits for end, and its parameters are updated
 
 All ranks do the same in the same order. Training is synchronous SGD on the mean gradient of the ranks.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -29,6 +31,7 @@ from deeppool.execution.data_parallel.flat_batch import FlatBatch
 from deeppool.execution.data_parallel.iteration_times import IterationTimes, Moments
 from deeppool.execution.data_parallel.measured_timeline import measured_timeline
 from deeppool.execution.data_parallel.planned_run import PlannedRun, SentTransfer
+from deeppool.execution.plan_trial import PlanTrial
 from deeppool.records.transfer_plan import PartTimes, TransferPlan
 
 
@@ -39,8 +42,12 @@ class TransferMethod(Protocol):
     def measured_updates(self) -> int:
         """Updates to measure before the plan, after a first one that is not."""
 
-    def plan(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> TransferPlan:
-        """Plans the transfers of an iteration; the same on all ranks."""
+    @property
+    def tried_updates(self) -> int:
+        """Updates to measure by each of several plans in a turn."""
+
+    def plans(self, parts: Sequence[PartTimes], gradients: Sequence[Gradient], network: Network) -> list[TransferPlan]:
+        """Plans the transfers of an iteration, in one way or several to try; the same on all ranks."""
 
 
 class ScheduledTraining:
@@ -77,12 +84,13 @@ class ScheduledTraining:
         self._whole = [FlatBatch(each) for each in _by_type(list(self._names))]
         """Buffers of the measured updates."""
         self.transfers: TransferPlan | None = None
-        """Plan of the transfers, once the measured updates are done."""
+        """Plan of the transfers, once the measured updates are done; others are tried in turn at first."""
         self.updates = 0
         """Updates so far, that under way included."""
         self._measured: list[torch.Tensor] = []
         self._summed = False
         self._run: PlannedRun | None = None
+        self._trial: PlanTrial | None = None
         self._before: Moments | None = None
         """Moments of the last iteration by the plan."""
         self._shown: tuple[tuple[Moments, Moments], Sequence[SentTransfer]] | None = None
@@ -107,8 +115,15 @@ class ScheduledTraining:
         if self._run is None:
             self._measure()
         self.updates += 1
-        if self._run is None and self.updates > self._method.measured_updates:
+        if self._trial is not None:
+            self._try(self._trial)
+        elif self.updates > self._method.measured_updates:
             self._plan()
+
+    @property
+    def trying(self) -> bool:
+        """Whether updates are measured for the plan, or plans are tried; the same on all ranks."""
+        return self._trial is None or self._trial.running
 
     def drain(self) -> None:
         """Completes the update that is under way; calls no other rank."""
@@ -204,8 +219,8 @@ class ScheduledTraining:
 
     def _plan(self) -> None:
         """Makes the same plan on all ranks, of the same mean times."""
-        times = (torch.stack(self._measured).mean(0) / len(self._group.ranks)).to(self._place)
-        self._group.all_reduce(times, None).wait()
+        means = torch.stack(self._measured).mean(0)
+        times = torch.tensor(self._mean(means.flatten().tolist())).view_as(means)
         labels = {module: name for name, module in self._model.named_modules()}
         parts = [
             PartTimes(labels[module] or type(module).__name__, forward, backward, self._group.ranks)
@@ -216,10 +231,34 @@ class ScheduledTraining:
             for index in reversed(range(len(parts)))
             for parameter in reversed(self._owned[index])
         ]
-        self.transfers = self._method.plan(parts, gradients, self._network)
         self._whole = []
+        plans = self._method.plans(parts, gradients, self._network)
+        self._trial = PlanTrial(plans, self._method.tried_updates, self._mean)
+        self._perform(self._trial.plan)
+
+    def _try(self, trial: PlanTrial) -> None:
+        """Counts an update, and goes on to another plan where it is another's turn."""
+        if not trial.running:
+            return
+        device_of(self._place).synchronize_stream()
+        if trial.ends_turn(time.perf_counter()):
+            self.drain()
+            self._perform(trial.advance())
+
+    def _mean(self, numbers: list[float]) -> list[float]:
+        """Returns the mean over all ranks, which get the same bits."""
+        tensor = torch.tensor(numbers, device=self._place) / len(self._group.ranks)
+        self._group.all_reduce(tensor, None).wait()
+        found: list[float] = tensor.tolist()
+        return found
+
+    def _perform(self, plan: TransferPlan) -> None:
+        """Replaces the plan of the transfers, of which none is under way."""
+        if self._run is not None:
+            self._run.close()
+        self.transfers, self._before, self._shown = plan, None, None
         per_node = self._network.cluster.gpus_per_node
-        self._run = PlannedRun(self.transfers, self._model, self._uses(), self._group, self._deferred, per_node)
+        self._run = PlannedRun(plan, self._model, self._uses(), self._group, self._deferred, per_node)
 
     def _uses(self) -> Mapping[nn.Module, Sequence[nn.Parameter]]:
         """Returns what must be up to date before the forward of each module; others read what none of them calls."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,13 +38,22 @@ class Case:
     scheduled: bool = False
     clip_norm: float | None = None
     accumulation: int = 1
+    updates: int = UPDATES
+    slow_rank: int | None = None
+    """Rank whose forwards take longer."""
 
 
+PREDICTED = TransferScheduler(measured_updates=1, tried_updates=0)
+TRYING = TransferScheduler(measured_updates=1, tried_updates=1)
 CASES = [
-    Case("caramel", TransferScheduler(measured_updates=1)),
-    Case("adamw", TransferScheduler(measured_updates=1), optimizer="AdamW", scheduled=True),
-    Case("clipping", TransferScheduler(measured_updates=2), clip_norm=0.05),
-    Case("accumulating", TransferScheduler(measured_updates=1, batch_bytes=200.0), accumulation=2),
+    Case("caramel", PREDICTED),
+    # Two updates before the plans, and two for each turn of 7, 4 and 2 of them at most.
+    Case("trying", TRYING, updates=2 + 2 * 13 + 3, slow_rank=1),
+    Case("trying-adamw", TRYING, optimizer="AdamW", scheduled=True, updates=2 + 2 * 13 + 3),
+    Case("trying-clipping", TRYING, clip_norm=0.05, accumulation=2, updates=2 + 2 * 13 + 3),
+    Case("adamw", PREDICTED, optimizer="AdamW", scheduled=True),
+    Case("clipping", replace(PREDICTED, measured_updates=2), clip_norm=0.05),
+    Case("accumulating", replace(PREDICTED, batch_bytes=200.0), accumulation=2),
     Case("dear", DeAR(bucket_bytes=400)),
     Case("parameter-server", ParameterServer()),
     Case("sharded", ParameterServer(sharded=True)),
@@ -117,7 +127,7 @@ def one_process(case: Case, ranks: int) -> tuple[list[dict[str, torch.Tensor]], 
     model = Model()
     optimizer, schedule = make_optimizer(case, model)
     states, outputs = [], []
-    for update in range(UPDATES):
+    for update in range(case.updates):
         for part in range(case.accumulation):
             given = [samples(case.accumulation * update + part, rank) for rank in range(ranks)]
             inputs, targets = (torch.cat(each) for each in zip(*given, strict=True))
@@ -143,10 +153,12 @@ def train(case: Case, rank: int, group: ScheduleGroup) -> dict:
     states, outputs = one_process(case, len(group.ranks))
     issued, unfinished = [], []
     with ScheduledTraining(model, optimizer, case.method, CLUSTER, group) as training:
-        for update in range(UPDATES):
+        for update in range(case.updates):
             optimizer.zero_grad()  # as many loops do first: it must not discard what is under way
             for part in range(case.accumulation):
                 inputs, targets = samples(case.accumulation * update + part, rank)
+                if rank == case.slow_rank:
+                    time.sleep(0.002)
                 if part < case.accumulation - 1:
                     with training.no_sync():
                         (model(inputs) - targets).square().mean().backward()
@@ -154,12 +166,13 @@ def train(case: Case, rank: int, group: ScheduleGroup) -> dict:
                     (model(inputs) - targets).square().mean().backward()
             if case.clip_norm is not None:
                 training.clip_grad_norm_(case.clip_norm)
+            run = training._run
             training.step()
             if schedule is not None:
                 schedule.step()
-            if training._run is not None and update > case.method.measured_updates:
-                issued.append(training._run.issued)
-                unfinished.append(len(training._run._pending))
+            if run is not None and update > case.method.measured_updates:
+                issued.append(run.issued)
+                unfinished.append(len(run._pending))
             if update == 3:
                 # An evaluation sees the last update, though nobody has drained it.
                 with torch.no_grad():
@@ -169,6 +182,7 @@ def train(case: Case, rank: int, group: ScheduleGroup) -> dict:
                 equal(model.state_dict(), states[update])
                 assert len(optimizer.state_dict()["state"]) > 0
         check_timeline(training)
+    assert not training.trying
     equal(model.state_dict(), states[-1])
     check_versions(model, case)
     assert not any(hooks for module in model.modules() for hooks in (module._forward_pre_hooks, module._forward_hooks))
@@ -226,7 +240,7 @@ def mistakes(rank: int, ranks: int) -> None:
     model = Model()
     every = list(model.parameters())
     group = ScheduleGroup(CpuDevice(), range(ranks))
-    method = TransferScheduler(measured_updates=1)
+    method = PREDICTED
     with pytest.raises(InvalidValueError, match=r"leaves out 2 of it that require gradients, such as unused.bias"):
         ScheduledTraining(
             model,

@@ -1,0 +1,37 @@
+"""Checks a plan of transfers that a user gives: it must be one of this training."""
+
+from collections.abc import Sequence
+
+from deeppool.collectives.batching import Gradient
+from deeppool.errors import InvalidValueError
+from deeppool.records.transfer_plan import TransferPlan
+
+
+def check_given(plan: TransferPlan, gradients: Sequence[Gradient]) -> None:
+    """Checks that a plan sends all gradients together with the same ones, once or in two halves.
+
+    Raises:
+        InvalidValueError: it is the plan of another training.
+    """
+    sizes = {each.name: each.size for each in gradients}
+    ranks = {each.name: each.ranks for each in gradients}
+    sent = [name for transfer in plan.transfers for name in transfer.gradients]
+    if set(sent) != set(sizes):
+        wrong = sorted(set(sent).symmetric_difference(sizes))
+        raise InvalidValueError(
+            f"the plan of transfers sends {len(set(sent))} gradients, the training sums {len(sizes)}; {len(wrong)} are "
+            f"in one of them only, such as {wrong[0]} (give the plan of a training of this model, or none)"
+        )
+    for transfer in plan.transfers:
+        size = sum(sizes[name] for name in transfer.gradients)
+        if size != transfer.size or any(ranks[name] != transfer.ranks for name in transfer.gradients):
+            raise InvalidValueError(
+                f"the plan of transfers sends {transfer.gradients[0]} with {transfer.size} B over ranks "
+                f"{list(transfer.ranks)}, the training has {size} B and ranks {list(ranks[transfer.gradients[0]])} "
+                "(give the plan of a training of this model on these ranks, or none)"
+            )
+        times, first = sum(other.gradients == transfer.gradients for other in plan.transfers), transfer.gradients[0]
+        if times > 2 or times != sent.count(first):
+            raise InvalidValueError(
+                f"the plan of transfers sends {first} {sent.count(first)} times (send a batch once, or in two halves)"
+            )
