@@ -1,6 +1,7 @@
 """The project's notebooks, executed by papermill: their numbers and checks, and how these change between nightly runs.
 
 entries            numbers beside the paper's, checks that hold or do not
+paper_values       what the papers print, with the sentence and its place
 findings           collects them while a notebook runs
 record             the record of one evaluation notebook
 tables             numbers and checks as text and HTML tables

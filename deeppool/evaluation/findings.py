@@ -11,6 +11,7 @@ from deeppool.device.cpu import processor_name
 from deeppool.device.environment import package_versions
 from deeppool.device.nvml import Nvml
 from deeppool.evaluation.entries import Basis, Check, Number
+from deeppool.evaluation.paper_values import paper_values
 from deeppool.evaluation.record import Evaluation
 
 RECORD = "record.json"
@@ -42,6 +43,8 @@ class Findings:
         self.name, self.title = name, title
         self.parameters = dict(parameters or {})
         self.device = machine() if device is None else device
+        self.paper = paper_values(name)
+        """What the paper prints for it; nothing for a notebook of one's own."""
         self._numbers: dict[str, Number] = {}
         self._checks: dict[str, Check] = {}
 
@@ -56,10 +59,15 @@ class Findings:
         paper: float | str | None = None,
         why: str = "",
     ) -> Number:
-        """Adds a number, see :class:`Number`; it replaces an earlier one of the same name.
+        """Adds a number, see :class:`Number`; it replaces an earlier one of the same name, so a cell can be run again.
 
-        So a cell can be run again.
+        Without ``paper`` it stands beside the value of that name in ``papers/``, if there is one; ``why`` is kept only
+        where there is a value to differ from.
         """
+        printed = self.paper.beside(name)
+        if paper is None and printed is not None:
+            paper = printed.value
+        why = why if paper is not None else ""
         number = Number(name, float(value), unit, basis, None if spread is None else float(spread), _plain(paper), why)
         self._numbers[name] = number
         return number
@@ -81,6 +89,7 @@ class Findings:
             date=datetime.date.today().isoformat(),
             versions=package_versions("deeppool", "torch"),
             parameters=self.parameters,
+            paper=self.paper,
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Evaluation:

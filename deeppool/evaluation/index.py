@@ -9,7 +9,7 @@ from deeppool.evaluation.findings import RECORD
 from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import CHANGE_HEADINGS, RegressionReport, change_row
-from deeppool.evaluation.tables import html_rows, html_templates
+from deeppool.evaluation.tables import html_tables, html_templates
 from deeppool.units import format_seconds
 
 INDEX = "index.html"
@@ -64,6 +64,7 @@ def _sections(report: RegressionReport) -> list[tuple[str, tuple[str, ...], list
 def _notebook(outcome: NotebookOutcome, folder: Path) -> dict[str, Any]:
     """Returns the values of the template for one notebook."""
     done = outcome.state == "done"
+    evaluation = _evaluation(folder / outcome.name / RECORD) if done else None
     how = f"done in {format_seconds(outcome.seconds)}" if done else outcome.state
     return {
         "title": outcome.title,
@@ -72,14 +73,14 @@ def _notebook(outcome: NotebookOutcome, folder: Path) -> dict[str, Any]:
         "done": done,
         "state": f"{outcome.name}: {how}",
         "problem": outcome.problem,
-        "rows": _rows(folder / outcome.name / RECORD) if done else None,
+        "evaluation": evaluation,
+        "tables": html_tables(evaluation.numbers, evaluation.checks, evaluation.paper) if evaluation else [],
     }
 
 
-def _rows(record: Path) -> dict[str, object] | None:
-    """Returns the numbers and checks of a notebook; None where it left no readable record."""
+def _evaluation(record: Path) -> Evaluation | None:
+    """Returns a notebook's record; None where it left no readable one."""
     try:
-        evaluation = serialization.read(record, Evaluation)
+        return serialization.read(record, Evaluation)
     except DeeppoolError:
         return None
-    return html_rows(evaluation.numbers, evaluation.checks)

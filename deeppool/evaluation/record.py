@@ -1,10 +1,11 @@
 """The record of one evaluation notebook."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.entries import Check, Number
+from deeppool.evaluation.paper_values import PaperValues
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Evaluation:
     versions: dict[str, str]
     parameters: dict[str, Any]
     """Parameters of the notebook."""
+    paper: PaperValues = field(default_factory=PaperValues)
+    """What the paper prints for it, in its words."""
 
     def __post_init__(self) -> None:
         for what, names in (
@@ -45,10 +48,10 @@ class Evaluation:
         return f"{self.title} ({self.name}; {self.device}, {self.date})"
 
     def explain(self) -> str:
-        """Returns the evaluation as tables: the paper's numbers beside these, and the checks."""
+        """Returns the evaluation as tables: the paper's numbers beside these, its words, and the checks."""
         from deeppool.evaluation.tables import as_text
 
-        return as_text(self.heading, self.numbers, self.checks)
+        return as_text(self.heading, self.numbers, self.checks, self.paper)
 
     def __str__(self) -> str:
         return self.explain()
@@ -56,4 +59,4 @@ class Evaluation:
     def _repr_html_(self) -> str:
         from deeppool.evaluation.tables import as_html
 
-        return as_html(self.heading, self.numbers, self.checks)
+        return as_html(self.heading, self.numbers, self.checks, self.paper)

@@ -6,10 +6,12 @@ from functools import cache
 import jinja2
 
 from deeppool.evaluation.entries import Check, Number
+from deeppool.evaluation.paper_values import PaperValue, PaperValues
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_bytes, format_seconds
 
 NUMBER_HEADINGS = ("", "paper", "here", "basis", "why they differ")
+PAPER_HEADINGS = ("in the paper", "", "its words", "beside it here")
 CHECK_HEADINGS = ("check", "", "because")
 
 
@@ -35,44 +37,70 @@ def format_value(value: float, unit: str) -> str:
     return text + unit if unit == "x" else f"{text} {unit}".rstrip()
 
 
-def as_text(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) -> str:
-    """Returns the heading, the table of the numbers, and the table of the checks."""
-    number_table = table(*NUMBER_HEADINGS[:-1])
-    number_table.add_column(NUMBER_HEADINGS[-1], overflow="fold")
-    for number in numbers:
-        number_table.add_row(*number_row(number))
-    check_table = table(CHECK_HEADINGS[0])
-    check_table.add_column(CHECK_HEADINGS[1], no_wrap=True)
-    check_table.add_column(CHECK_HEADINGS[2], overflow="fold")
-    for check in checks:
-        check_table.add_row(*check_row(check))
-    return render(heading, *(each for each in (number_table, check_table) if each.row_count))
+def as_text(heading: str, numbers: Sequence[Number], checks: Sequence[Check], paper: PaperValues) -> str:
+    """Returns the heading, and the tables of the numbers, of the paper's words and of the checks."""
+    tables = []
+    for headings, rows in _tables(numbers, checks, paper):
+        # Numbers stay whole; what is said about them folds.
+        whole = {NUMBER_HEADINGS: 4, PAPER_HEADINGS: 1, CHECK_HEADINGS: 2}[headings]
+        one = table(*headings[:whole])
+        for heading in headings[whole:]:
+            one.add_column(heading, overflow="fold")
+        for row in rows:
+            one.add_row(*row)
+        tables.append(one)
+    return render(heading, *tables)
 
 
-def as_html(heading: str, numbers: Sequence[Number], checks: Sequence[Check]) -> str:
+def as_html(heading: str, numbers: Sequence[Number], checks: Sequence[Check], paper: PaperValues) -> str:
     """Formats the contents of :func:`as_text` as HTML."""
-    return html_templates().get_template("evaluation.html").render(heading=heading, rows=html_rows(numbers, checks))
+    page = html_templates().get_template("evaluation.html")
+    return page.render(heading=heading, tables=html_tables(numbers, checks, paper))
 
 
-def html_rows(numbers: Sequence[Number], checks: Sequence[Check]) -> dict[str, object]:
-    """Returns the values of the template for numbers and checks."""
-    return {
-        "number_headings": NUMBER_HEADINGS,
-        "number_rows": [number_row(number) for number in numbers],
-        "check_headings": CHECK_HEADINGS,
-        "check_rows": [check_row(check) for check in checks],
-    }
+def html_tables(
+    numbers: Sequence[Number], checks: Sequence[Check], paper: PaperValues
+) -> list[tuple[tuple[str, ...], list[tuple[str, ...]], str]]:
+    """Returns the tables for the templates: headings, rows, class."""
+    return [
+        (headings, rows, "dp-numbers" * (headings == NUMBER_HEADINGS))
+        for headings, rows in _tables(numbers, checks, paper)
+    ]
 
 
-def number_row(number: Number) -> tuple[str, ...]:
-    """Returns the cells under :data:`NUMBER_HEADINGS`."""
-    paper = number.paper
-    if isinstance(paper, float | int):
-        paper = format_value(paper, number.unit)
+def _tables(
+    numbers: Sequence[Number], checks: Sequence[Check], paper: PaperValues
+) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """Returns headings and rows of those tables that have rows."""
+    none = "not printed" if paper.title else "–"
+    names = [number.name for number in numbers]
+    tables = [
+        (NUMBER_HEADINGS, [number_row(number, none) for number in numbers]),
+        (PAPER_HEADINGS, [paper_row(value, names) for value in paper.values]),
+        (CHECK_HEADINGS, [check_row(check) for check in checks]),
+    ]
+    if paper.unprinted:
+        tables[1][1].append(("all others", "not printed", paper.unprinted, ""))
+    return [(headings, rows) for headings, rows in tables if rows]
+
+
+def number_row(number: Number, none: str) -> tuple[str, ...]:
+    """Returns the cells under :data:`NUMBER_HEADINGS`; ``none`` stands where the paper has no value."""
     here = format_value(number.value, number.unit)
     if number.spread is not None:
         here += f" ±{format_value(number.spread, number.unit)}"
-    return number.name, paper or "–", here, number.basis, number.why
+    paper = number.paper
+    if isinstance(paper, float | int):
+        paper = format_value(paper, number.unit)
+    return number.name, paper or none, here, number.basis, number.why
+
+
+def paper_row(value: PaperValue, numbers: Sequence[str]) -> tuple[str, ...]:
+    """Returns the cells under :data:`PAPER_HEADINGS`, beside the evaluation's numbers."""
+    printed = value.value if isinstance(value.value, str) else format_value(value.value, value.unit)
+    beside = sum(map(value.is_beside, numbers))
+    here = value.missing or {0: "not with these parameters", 1: "above"}.get(beside, f"above, {beside} numbers")
+    return value.name, printed, f"{value.place}: “{value.quote}”", here
 
 
 def check_row(check: Check) -> tuple[str, ...]:

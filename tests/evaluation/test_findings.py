@@ -12,7 +12,7 @@ from deeppool.evaluation import Check, Evaluation, Findings, Number
 
 
 def found() -> Findings:
-    findings = Findings("fig10", "Trade-off against partitions", {"gpus": 8, "model": "vgg16"}, device="an A100")
+    findings = Findings("mine", "Trade-off against partitions", {"gpus": 8, "model": "vgg16"}, device="an A100")
     findings.number("speed-up at equal throughput", 1.31, "x", "simulated", paper=1.38, why="times of an H200")
     findings.number("iteration time", np.float64(0.0123), "s", "measured", spread=0.0004)
     findings.number("throughput over data parallelism", 1.7, "x", "simulated", paper="1.2 to 2.3")

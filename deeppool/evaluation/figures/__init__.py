@@ -12,11 +12,13 @@ figures.search_times(times)       how long searches for a plan take (table 3)
 figures.tick_tock(runs, …)        throughput by memory, in one wave and in two (wavelet)
 figures.wave_efficiency(curves)   speed-up of N waves of model parallelism, divided by N (wavelet)
 figures.transfer_gains(compared)  iterations by other methods of sending gradients, over Caramel's (caramel)
+figures.printed(figure, …)        lines for what a paper prints
 """
 
 from deeppool.evaluation.figures.ladder import ladder, stream_ladder
 from deeppool.evaluation.figures.layer_speedups import layer_speedups
 from deeppool.evaluation.figures.partitions import partitions
+from deeppool.evaluation.figures.printed import printed
 from deeppool.evaluation.figures.scenarios import scenarios
 from deeppool.evaluation.figures.search_times import search_times
 from deeppool.evaluation.figures.stream_priorities import stream_priorities
@@ -29,6 +31,7 @@ __all__ = [
     "ladder",
     "layer_speedups",
     "partitions",
+    "printed",
     "scenarios",
     "search_times",
     "stream_ladder",

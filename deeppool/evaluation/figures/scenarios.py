@@ -5,6 +5,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.scenarios import ThreeScenarios
+from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
@@ -12,6 +13,8 @@ from deeppool.units import format_seconds
 
 def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     """Draws bars for DP, BP and BP + Col, background throughput stacked on foreground; a line for backgrounds alone.
+
+    What the paper prints for BP + Col over BP is marked.
 
     Args:
         found: a panel each; simulated.
@@ -29,6 +32,10 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     for column, one in enumerate(found, 1):
         for role, colour in (("foreground", theme.BLUE), ("background", theme.colour("background", dark=dark))):
             figure.add_trace(_bars(one, role, colour, first=column == 1), row=1, col=column)
+        together = next(each for each in one.scenarios if each.name == "BP")
+        beside = {f"{one.model}, BP + Col over BP": "BP + Col"}
+        for marks in printed_marks("fig9", beside, dark=dark, scale=together.throughput):
+            figure.add_trace(marks.update(showlegend=column == 1), row=1, col=column)
         figure.add_hline(
             y=one.background_alone_throughput,
             line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},

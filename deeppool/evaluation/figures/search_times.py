@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
+from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
@@ -14,7 +15,9 @@ _COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE, "as run": theme.GREE
 
 
 def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
-    """Draws bars for every model and GPU count: the published algorithm, and the exact search in both cost models.
+    """Draws bars for every model and GPU count, and what the paper prints.
+
+    They are the published algorithm, and the exact search in both cost models.
 
     Args:
         times: results of :func:`deeppool.evaluation.experiments.search_times.search_times`.
@@ -38,7 +41,12 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
             hovertemplate=f"%{{x}}, {search}: %{{customdata[0]}}<br>"
             "finds %{customdata[1]} an iteration<extra></extra>",
         )
-    figure.update_layout(barmode="group")
+    places = {
+        f"{found.model}, {found.gpus} GPUs, {found.search}": found for found in times if found.search == SEARCHES[0]
+    }
+    for marks in printed_marks("table3", places, dark=dark):
+        marks.x = [[escape(found.model) for found in marks.x], [f"{found.gpus:,} GPUs" for found in marks.x]]
+        figure.add_trace(marks)
     figure.update_yaxes(title_text="seconds of a search (log)", type="log")
     return theme.apply_theme(
         figure,

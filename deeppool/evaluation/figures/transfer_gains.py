@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, HOROVOD, SERVERS, SHARDED, TUNED_DDP
 from deeppool.errors import InvalidValueError
+from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.simulation.transfers.comparison import TransferComparison
@@ -22,6 +23,8 @@ _COLOURS = {
 
 def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False) -> go.Figure:
     """Draws each method's iteration over Caramel's, by the ratio of communication to computing, a mark per network.
+
+    What the paper prints for parameter servers is marked, too.
 
     Args:
         compared: comparisons of different models or networks, by :func:`deeppool.compare_transfers`.
@@ -49,6 +52,8 @@ def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False
             for method, colour in _COLOURS.items()
         ]
     )
+    places = {f"{name}: {SERVERS} / Caramel": ratio for name, ratio in zip(names, ratios, strict=True)}
+    figure.add_traces(printed_marks("caramel", places, dark=dark))
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
     figure.update_xaxes(title_text="communication / computing", type="log")
     figure.update_yaxes(title_text="iteration / Caramel's", type="log", dtick="D2")

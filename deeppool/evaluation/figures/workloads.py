@@ -4,6 +4,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from deeppool.errors import InvalidValueError
+from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.graph.layer import Layer, LayerGraph
@@ -15,7 +16,7 @@ _WORDS = {"convolution": ("conv",), "attention": ("attention",), "dense": ("line
 
 
 def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
-    """Draws megabytes of parameters and the number of layers of each kind, a row per model.
+    """Draws megabytes of parameters and the number of layers of each kind, a row per model, and what the paper prints.
 
     Args:
         graphs: captured models.
@@ -41,6 +42,10 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
         figure.add_bar(
             x=counts, row=1, col=2, showlegend=False, hovertemplate="%{y}: %{x} layers<extra></extra>", **look
         )
+    for column, (counted, scale) in enumerate((("parameters", 4.0), ("layers", 1.0)), 1):
+        places = {f"{graph.model}, {counted}": escape(graph.model) for graph in graphs}
+        for marks in printed_marks("table1", places, dark=dark, scale=scale, horizontal=True):
+            figure.add_trace(marks.update(showlegend=column == 1), row=1, col=column)
     figure.update_xaxes(title_text="parameters (MB)", row=1, col=1)
     figure.update_xaxes(title_text="layers", row=1, col=2)
     figure.update_yaxes(autorange="reversed")
