@@ -73,10 +73,10 @@ def _tables(
 ) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """Returns headings and rows of those tables that have rows."""
     none = "not printed" if paper.title else "–"
-    names = [number.name for number in numbers]
+    beside = [paper.beside(number.name) for number in numbers]
     tables = [
         (NUMBER_HEADINGS, [number_row(number, none) for number in numbers]),
-        (PAPER_HEADINGS, [paper_row(value, names) for value in paper.values]),
+        (PAPER_HEADINGS, [paper_row(value, beside.count(value)) for value in paper.values]),
         (CHECK_HEADINGS, [check_row(check) for check in checks]),
     ]
     if paper.unprinted:
@@ -95,10 +95,9 @@ def number_row(number: Number, none: str) -> tuple[str, ...]:
     return number.name, paper or none, here, number.basis, number.why
 
 
-def paper_row(value: PaperValue, numbers: Sequence[str]) -> tuple[str, ...]:
-    """Returns the cells under :data:`PAPER_HEADINGS`, beside the evaluation's numbers."""
+def paper_row(value: PaperValue, beside: int) -> tuple[str, ...]:
+    """Returns the cells under :data:`PAPER_HEADINGS`; ``beside`` counts the evaluation's numbers beside the value."""
     printed = value.value if isinstance(value.value, str) else format_value(value.value, value.unit)
-    beside = sum(map(value.is_beside, numbers))
     here = value.missing or {0: "not with these parameters", 1: "above"}.get(beside, f"above, {beside} numbers")
     return value.name, printed, f"{value.place}: “{value.quote}”", here
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deeppool.evaluation import Findings
+import deeppool as dp
+from deeppool.evaluation import Findings, figures
+from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
 from deeppool.evaluation.figures import printed
 from deeppool.evaluation.paper_values import PAPERS, PaperValue, paper_values
 from tests.evaluation.test_evaluation_notebooks import COMPANIONS, IN_THE_PAPER, name_of
@@ -19,9 +21,14 @@ EVERY = sorted((IN_THE_PAPER | COMPANIONS) - {"five"})
 
 def named(path: Path) -> list[str]:
     """Patterns of the names of a notebook's numbers, from its source: what is computed may be anything."""
+    # A pattern that is all parameters would match every name.
+    least_text = 4
     found = []
     for node in (node for source in code_cells(path) for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.JoinedStr):
+            text = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
+            if len("".join(text)) < least_text:
+                continue
             parts = [re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in node.values]  # type: ignore[arg-type]
             found.append("".join(parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -45,6 +52,19 @@ def test_a_value_without_a_reason_has_a_number_of_the_notebook(path: Path) -> No
     for value in paper_values(name_of(path)).values:
         if not value.missing:
             assert any(re.fullmatch(one, value.name.replace("*", "any")) for one in patterns), value.name
+
+
+@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+def test_no_notebook_has_a_papers_value_of_its_own(path: Path) -> None:
+    calls = [node for source in code_cells(path) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    assert [ast.unparse(call) for call in calls if "paper" in {given.arg for given in call.keywords}] == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_record_with_its_papers_values_is_read_back(name: str, tmp_path: Path) -> None:
+    saved = Findings(name, "Saved", device="here").save(tmp_path)
+    assert saved.paper == paper_values(name)
+    assert dp.load(tmp_path / "record.json") == saved
 
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("*.toml")), ids=lambda path: path.stem)
@@ -96,3 +116,21 @@ def test_a_figure_shows_both_ends_of_what_the_paper_prints() -> None:
     figure = printed(go.Figure(), "wavelet", "model parallelism, 8 ranks", scale=1 / 8)
     assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([4.7 / 8, 6.7 / 8])
     assert not printed(go.Figure(), "fig2", "samples per GPU on 4").layout.shapes
+
+
+def test_search_times_have_the_papers_beside_them_for_its_models() -> None:
+    times = [
+        SearchTime(model, 8, search, 0.1, 0.1, 0.0, 0.1, 1.0) for model in ("vgg16", "mine") for search in SEARCHES
+    ]
+    *bars, marks = figures.search_times(times).data
+    assert len(bars) == len(SEARCHES)
+    assert [list(part) for part in marks.x] == [["vgg16"], ["8 GPUs"]]
+    assert list(marks.y) == [0.01]
+
+
+def test_a_value_counts_only_the_numbers_that_show_it() -> None:
+    findings = Findings("fig1", "Ways", device="here")
+    for gpus in (4, 256):
+        findings.number(f"weak, speed-up on {gpus} GPUs", gpus / 2, "x", "predicted")
+    assert [number.paper for number in findings.evaluation().numbers] == ["linear", "sub-linear"]
+    assert findings.evaluation()._repr_html_().count("<td>above</td>") == 2

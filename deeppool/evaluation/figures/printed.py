@@ -35,7 +35,13 @@ def printed(figure: go.Figure, evaluation: str, number: str, *, dark: bool = Fal
 
 
 def printed_marks(
-    evaluation: str, places: Mapping[str, Any], *, dark: bool, scale: float = 1.0, horizontal: bool = False
+    evaluation: str,
+    places: Mapping[str, Any],
+    *,
+    dark: bool,
+    scale: float = 1.0,
+    horizontal: bool = False,
+    label: str = "printed in the paper",
 ) -> list[go.Scatter]:
     """Returns a trace with a mark for each number that a paper prints, at its place; no trace if it prints none.
 
@@ -45,6 +51,7 @@ def printed_marks(
         dark: whether the page is dark.
         scale: factor from the numbers' unit to the axis.
         horizontal: whether the bars are.
+        label: what the marks are, in the legend.
     """
     values = paper_values(evaluation)
     marks = [(at, scale * level) for name, at in places.items() for level in values.levels_beside(name)]
@@ -53,8 +60,8 @@ def printed_marks(
     if not marks:
         return []
     trace = go.Scatter(
-        name="printed in the paper",
-        legendgroup="printed in the paper",
+        name=label,
+        legendgroup=label,
         mode="markers",
         marker={
             "symbol": "line-ns-open" if horizontal else "line-ew-open",
@@ -62,7 +69,7 @@ def printed_marks(
             "line": {"width": 2.5},
             "color": theme.neutral(dark=dark),
         },
-        hovertemplate=f"printed in the paper: %{{{across}:.4g}}<extra></extra>",
+        hovertemplate=f"{label}: %{{{across}:.4g}}<extra></extra>",
         **{along: at, across: height},
     )
     return [trace]

@@ -32,6 +32,20 @@ def test_bars_are_the_records_throughputs_a_panel_for_each_model(found):
     assert figure.layout.barmode == "stack"
 
 
+def test_the_papers_gain_is_marked_on_the_models_it_prints_one_for(found):
+    figure = figures.scenarios(found, dataclasses.replace(found, model="inception_v3"))
+    (marks,) = [trace for trace in figure.data if trace.type == "scatter"]
+    assert (marks.xaxis, list(marks.x), marks.showlegend) == ("x2", ["BP + Col"], True)
+    assert list(marks.y) == [pytest.approx(1.15 * found.scenario("BP").throughput)]
+
+
+def test_a_mark_above_all_bars_is_inside_the_picture(found):
+    figure = figures.scenarios(
+        dataclasses.replace(found, model="vgg16", scenarios=(found.scenario("BP"),), background_alone_throughput=1.0)
+    )
+    assert figure.layout.yaxis.range[1] > figure.data[-1].y[0] > 1.9 * found.scenario("BP").throughput
+
+
 def test_the_ceiling_lies_inside_and_the_subtitle_says_that_it_is_simulated(found):
     figure = figures.scenarios(found)
     (line,) = figure.layout.shapes
