@@ -60,3 +60,10 @@ class Check:
     """The values that decide it."""
     known: str = ""
     """Reason for an expected failure: why the paper's statement does not hold here. It fails no nightly run."""
+    inapplicable: str = ""
+    """Why it cannot fail with these parameters: that it holds says nothing, and it is shown as not applicable."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether the statement holds, and could have failed."""
+        return self.holds and not self.inapplicable

@@ -72,9 +72,11 @@ class Findings:
         self._numbers[name] = number
         return number
 
-    def check(self, statement: str, holds: object, detail: str = "", *, known: str = "") -> Check:
+    def check(
+        self, statement: str, holds: object, detail: str = "", *, known: str = "", inapplicable: str = ""
+    ) -> Check:
         """Adds a check, see :class:`Check`; it replaces an earlier one of the same statement."""
-        check = Check(statement, bool(holds), detail, known)
+        check = Check(statement, bool(holds), detail, known, inapplicable)
         self._checks[statement] = check
         return check
 

@@ -103,7 +103,9 @@ def paper_row(value: PaperValue, beside: int) -> tuple[str, ...]:
 
 
 def check_row(check: Check) -> tuple[str, ...]:
-    """Returns the cells under :data:`CHECK_HEADINGS`; of an expected failure the reason, too."""
+    """Returns the cells under :data:`CHECK_HEADINGS`, with the reason if it is expected to fail, or cannot."""
+    if check.holds and check.inapplicable:
+        return check.statement, "not applicable", "; ".join(filter(None, (check.detail, check.inapplicable)))
     if check.holds or not check.known:
         return check.statement, "holds" if check.holds else "does not hold", check.detail
     return check.statement, "does not hold, as expected", "; ".join(filter(None, (check.detail, check.known)))

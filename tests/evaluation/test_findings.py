@@ -50,6 +50,16 @@ def test_the_text_has_the_papers_numbers_beside_ours_and_the_checks() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_a_check_that_cannot_fail_says_so_unless_it_fails() -> None:
+    findings = found()
+    findings.check("nothing is lost", True, "100 %", inapplicable="no interference is modelled")
+    findings.check("something is kept", False, "0 %", inapplicable="no interference is modelled")
+    lines = {" ".join(line.split()) for line in str(findings.evaluation()).splitlines()}
+    assert "nothing is lost not applicable 100 %; no interference is modelled" in lines
+    assert "something is kept does not hold 0 %" in lines
+    assert [check.shows for check in findings.evaluation().checks[-2:]] == [False, False]
+
+
 def test_long_names_and_reasons_fold_and_numbers_stay_whole() -> None:
     findings = Findings("fig1", "Long", device="an A100")
     findings.number("a name that is long " * 4, 0.00123, "s", "measured", paper=0.00456, why="because " * 20)

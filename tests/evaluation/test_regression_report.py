@@ -247,6 +247,9 @@ def test_an_expected_failure_is_reported_and_fails_no_run_unless_it_passed_once(
     after = compare_with_earlier(nightly_run(2, done(checks=(check,))), [held])
     assert not after.fine and not after.known
     assert after.unmet[0].held == held.name
+    # Where it could not fail, it did not pass.
+    idle = nightly_run(1, done(checks=(replace(check, holds=True, inapplicable="nothing runs beside"),)))
+    assert compare_with_earlier(nightly_run(2, done(checks=(check,))), [idle]).fine
 
 
 def test_a_notebook_that_did_not_run_and_a_missing_number_are_reported() -> None:
