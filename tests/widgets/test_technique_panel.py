@@ -3,8 +3,9 @@
 import pytest
 
 import deeppool as dp
+from deeppool.collectives.transfer_methods import TUNED_DDP
 from deeppool.interleaving.crossover.comparison import compare_orders
-from deeppool.runs.technique_comparison.names import BURST, FIVE_TECHNIQUES, TUNED_DDP
+from deeppool.runs.technique_comparison.names import BURST, FIVE_TECHNIQUES
 from deeppool.widgets import OrderPanel, TechniquePanel, order_panel, technique_panel
 from tests.interleaving.crossover.test_scheduler import make_job
 from tests.records.test_recorded_files import RECORDED
