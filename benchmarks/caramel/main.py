@@ -1,7 +1,7 @@
 """How fast is training by each method of sending gradients, on a real network of limited rate?
 
     python benchmarks/caramel/main.py -o 1000.json                       4 machines at 1 Gbit/s; needs root, ip and tc
-    python benchmarks/caramel/main.py --megabits 100 --megabytes 6 -o 100.json
+    python benchmarks/caramel/main.py --megabits 100 --megabytes 2.4 -o 100.json
 
 VGG-like and ResNet-like networks, whose computing is slept and whose gradients are real, by DDP, DDP and DeAR with the
 best buckets, a parameter server, and ``dp.TransferScheduler``, by turns on the same ranks.

@@ -1,12 +1,14 @@
 """Partial all-reduces of tensors between the ranks of a process group.
 
-sums = dp.PartialAllReduce(elements=gradient.numel(), mode="majority")
-received = sums.all_reduce(gradient)     # returns without the ranks that are late
-for each in received.sums:
-weights -= rate * each.total / sums.ranks
-...
-for each in sums.drain():                # delivers what late ranks could not, and ends
-weights -= rate * each.total / sums.ranks
+    sums = dp.PartialAllReduce(elements=gradient.numel(), mode="majority")
+    received = sums.all_reduce(gradient)     # returns without the ranks that are late
+    for each in received.sums:
+        weights -= rate * each.total / sums.ranks
+    ...
+    for each in sums.drain():                # delivers what late ranks could not, and ends
+        weights -= rate * each.total / sums.ranks
+
+A late rank's gradient is in the sum of a later round.
 """
 
 import secrets

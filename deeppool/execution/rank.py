@@ -152,7 +152,7 @@ class Rank:
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
-        times, losses, recorded, bounds, delays, computed = [], [], [], [], [], []
+        times, losses, recorded, bounds, delays, computed, followed = [], [], [], [], [], [], []
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         control = self.foreground_control if message["collocated"] else None
@@ -167,6 +167,7 @@ class Rank:
                 self._begin_controlled(control, commands)
                 bounds.append(control.number)
             scale = self.trainer.update.scale.factor
+            followed.append(self.trainer.transfers)
             # No wider: this process may capture a background, too.
             with self.device.arithmetic(self.trainer.precision):
                 losses.append(self.trainer.iterate([self._batch] * self._task.training.accumulation))
@@ -208,6 +209,7 @@ class Rank:
             "bounds": bounds,
             "run_delays": delays,
             "transfers": None if self.trainer.transfers is None else serialization.to_json(self.trainer.transfers),
+            "by_transfers": [transfers is self.trainer.transfers for transfers in followed],
             "governor": None if control is None else control.results(self.trainer.stages),
         }
 

@@ -96,7 +96,10 @@ class TrainingRecord:
     plan_iteration_time: float
     """Predicted time of one global batch and an update, in seconds."""
     iteration_time: TimeSummary
-    """Measured time of one update; the first one of each start is left out."""
+    """Measured time of one update; the first one of each start is left out.
+
+    Of a training by a plan of transfers that of the updates by the last plan, where there are some.
+    """
     metrics: tuple[Metrics, ...]
     """Metrics of the updates made in this call."""
     resumed_from: str | None

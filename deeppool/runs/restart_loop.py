@@ -7,9 +7,8 @@ from pathlib import Path
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError, PlanError, RankFailedError, RankRefusedError, RunCancelledError
 from deeppool.execution import checkpoint
-from deeppool.execution.measurements import computing_seconds, update_times
+from deeppool.execution.measurements import computing_seconds
 from deeppool.execution.ranks import Ranks
-from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import replan
 from deeppool.processes.managed_process import Message
@@ -124,10 +123,8 @@ class RestartLoop:
         answers = ranks.train(count, partial(self._on_update, ranks), report_all=True, collocated=collocated)
         progress.last = answers
         waits = settings.gradient_sync is None or settings.gradient_sync.ranks_wait
-        progress.times += update_times(answers, ranks_wait=waits)[1:]
+        progress.add_times(answers, ranks_wait=waits)
         progress.add_computing(computing_seconds(answers))
-        for iteration in range(min(1, count - 1), count):
-            progress.typical.add(answers, iteration)
         progress.updates += count
         if settings.checkpoints.path is not None and progress.updates == due:
             settings.report("writing a checkpoint", progress.updates / settings.steps)
@@ -156,8 +153,7 @@ class RestartLoop:
             state = self._save(ranks, temporary=folder / "switch")
         ranks.switch(found.after, state)
         self._plan, progress.switched = found.after, True
-        progress.times.clear()
-        progress.typical = TypicalIteration()
+        progress.forget_times()
 
     def _on_update(self, ranks: Ranks, message: Message) -> None:
         """Handles one rank's message about an update; the last rank's message completes its metrics."""

@@ -9,6 +9,7 @@ from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.execution.measurements import update_times
 from deeppool.execution.sync_method import GradientSyncMethod
 from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.job import Progress
@@ -62,7 +63,10 @@ class TrainingProgress:
     switched: bool = False
     """Whether the ranks have changed to the proposed plan."""
     times: list[float] = field(default_factory=list)
-    """Seconds of each iteration of its slowest rank; the first one of every chunk is left out."""
+    """Seconds of each iteration of its slowest rank; the first one of every chunk is left out.
+
+    Of a training by a plan of transfers only the iterations by the last plan, once there are some.
+    """
     metrics: list[Metrics] = field(default_factory=list)
     typical: TypicalIteration = field(default_factory=TypicalIteration)
     """Of those iterations; of chunks of one update, also that."""
@@ -70,6 +74,8 @@ class TrainingProgress:
     """Of each rank: its computing seconds of each iteration, as in ``times``; None: it left the iteration out."""
     last: list[Message] = field(default_factory=list)
     """Answers of the ranks for the last chunk of updates."""
+    _transfers: dict[str, object] | None = None
+    """Plan of transfers of those iterations."""
     _reports: dict[int, list[Message]] = field(default_factory=dict)
     """Messages of the ranks by update, until every rank has reported it."""
 
@@ -78,6 +84,23 @@ class TrainingProgress:
         self.updates = updates
         self._reports.clear()
         self.metrics = [metrics for metrics in self.metrics if metrics.update <= updates]
+
+    def add_times(self, answers: list[Message], *, ranks_wait: bool) -> None:
+        """Adds the iterations of a chunk; those by an earlier plan of transfers are dropped once there are others."""
+        times, latest = update_times(answers, ranks_wait=ranks_wait), answers[0]["transfers"]
+        chosen = range(min(1, len(times) - 1), len(times))
+        by_latest = [iteration for iteration in chosen if answers[0]["by_transfers"][iteration]]
+        if by_latest and latest != self._transfers:
+            self.forget_times()
+            self._transfers = latest
+        for iteration in by_latest if latest == self._transfers else chosen:
+            self.typical.add(answers, iteration)
+            self.times += times[max(1, iteration) : iteration + 1]
+
+    def forget_times(self) -> None:
+        """Drops all iterations so far."""
+        self.times.clear()
+        self.typical = TypicalIteration()
 
     def add_computing(self, seconds: list[list[float | None]]) -> None:
         """Adds the computing seconds of the iterations of a chunk, by rank."""

@@ -187,6 +187,10 @@ def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous
                     assert torch.allclose(planned[name], value, rtol=1e-3, atol=1e-5), name
     assert records[0].transfers is None
     assert records[2].transfers == given
+    # Two of six updates are measured first, and sum by the library: the timeline is of a later one.
+    synced = {span.name for span in records[2].timeline.spans if span.kind == "sync"}
+    assert synced
+    assert all(name.endswith(" by ring-reduce-scatter, ring-all-gather") for name in synced), synced
     sent = {name for transfer in records[1].transfers.transfers for name in transfer.gradients}
     assert sent == set(dict(net().named_parameters()))
     assert "transfers by library" in str(records[1])

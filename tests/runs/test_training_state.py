@@ -9,6 +9,7 @@ from deeppool.errors import RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.records.training_record import Metrics
 from deeppool.runs.training_state import TrainingProgress, metrics_of
+from tests.figures.records import two_layer_plan
 
 NO_CHECKPOINTS = CheckpointFolder(path=None, every=100, keep=2, model="m", graph_fingerprint="f", global_batch=8)
 
@@ -47,6 +48,34 @@ def test_metrics_of_an_update_that_a_late_rank_left_out_are_of_those_that_comput
         report(3, 2, seconds=0.1, computed_share=0.0, computed=False),
     ]
     assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 3.0, 2.0, 4.0, None)
+
+
+def test_times_and_timeline_are_of_the_updates_by_the_last_plan_of_transfers_once_there_are_some() -> None:
+    progress = TrainingProgress()
+
+    def chunk(times: list[float], by: str | None, count: int) -> None:
+        """Adds updates, the last ``count`` of which are by a plan."""
+        spans = [[("sync", 0, f"{seconds}", 0.0, seconds)] for seconds in times]
+        by_transfers = [len(times) - position <= count for position in range(len(times))]
+        answer = {"times": times, "spans": spans, "transfers": by and {"by": by}, "by_transfers": by_transfers}
+        progress.add_times([answer], ranks_wait=True)
+
+    def shown() -> list[float]:
+        (span,) = progress.typical.timeline(two_layer_plan(1)).spans
+        return [*progress.times, span.end]
+
+    # Without a plan, all but the first of a chunk count.
+    chunk([9.0, 1.0, 1.5, 2.0], None, 4)
+    assert shown() == [1.0, 1.5, 2.0, 1.5]
+    # A plan is made at the end of a chunk.
+    chunk([9.0, 1.5], "a", 0)
+    assert shown() == [1.0, 1.5, 2.0, 1.5, 1.5]
+    chunk([9.0, 5.0, 6.0], "a", 3)
+    chunk([7.0], "a", 1)
+    assert progress.times == [5.0, 6.0]
+    # It replaces the plan before in the middle of a chunk.
+    chunk([9.0, 1.5, 3.0, 3.5, 4.0], "b", 3)
+    assert shown() == [3.0, 3.5, 4.0, 3.5]
 
 
 def test_a_skipped_update_has_no_loss_and_any_other_loss_must_be_finite() -> None:
