@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=COMPARED)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--updates", type=int, help="of each training; by default 768, or 320 for digits")
+    parser.add_argument("--test-images", type=int, default=1024, help="of digits, which no training sees")
     parser.add_argument("--clock", choices=["wall", "virtual"], default="wall")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -51,7 +52,7 @@ def main() -> None:
             step=0.1525 if regression else 0.08,
             points=20 if given.clock == "wall" else 50,
             clock=given.clock,
-            **({} if regression else {"batch": 64, "decay": decay(updates)}),
+            **({} if regression else {"batch": 64, "decay": decay(updates), "test_images": given.test_images}),
         )
         print(f"delays of up to {delay:g} s, load {os.getloadavg()[0]:.0f}: {comparison}", flush=True)
         if not regression:

@@ -84,20 +84,22 @@ class Digits:
         width: int = 8,
         rate: float = 0.05,
         decay: Sequence[int] = (),
+        test_images: int | None = None,
     ) -> None:
         """Draws images and weights.
 
         Args:
             seed: of weights and the order of images; the images are the same for all seeds.
             batch: images of an update, over all ranks.
-            images: of an epoch; the test has half as many.
+            images: of an epoch.
             width: channels of the first layers.
             rate: learning rate, of SGD with momentum 0.9.
             decay: updates after each of which the learning rate is a tenth of what it was.
+            test_images: of the test, which no training sees; by default half as many as of an epoch.
         """
         self._seed, self._batch = seed, batch
         self._images, self._digits = digit_images(images, 1)
-        self._test = digit_images(images // 2, 2)
+        self._test = digit_images(images // 2 if test_images is None else test_images, 2)
         torch.manual_seed(seed)
         self.model: nn.Module = _resnet(width)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
