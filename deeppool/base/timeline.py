@@ -1,5 +1,6 @@
 """Timeline of an iteration, measured or predicted: the record that every timeline figure draws."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -52,3 +53,14 @@ class Timeline:
 
     def __str__(self) -> str:
         return f"{self.title} ({self.provenance}): {self.gpus} GPUs, {len(self.spans)} spans, {self.duration:.4g} s"
+
+
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns the moments that at least one interval covers, as intervals that do not overlap."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeppool.base.timeline import Provenance, Span, Timeline
+from deeppool.base.timeline import Provenance, Span, Timeline, union
 from deeppool.errors import InvalidValueError
 from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
 from deeppool.planning.plan import Plan
@@ -59,12 +59,11 @@ class TimelinePanel:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds that the foreground holds."""
+        """GPU-seconds that the foreground holds; transfers beside its computing add nothing."""
         return sum(
-            len(row.gpus) * span.duration
+            len(row.gpus) * (end - start)
             for row in self.rows
-            for span in row.spans
-            if span.kind not in ("idle", "background")
+            for start, end in union((x.start, x.end) for x in row.spans if x.kind not in ("idle", "background"))
         )
 
     @property

@@ -1,11 +1,10 @@
 """Plan of the transfers of one training iteration: which gradients, by which pattern, sent when and needed when."""
 
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deeppool.base.timeline import Span, Timeline
+from deeppool.base.timeline import Span, Timeline, union
 from deeppool.units import format_bytes, format_seconds
 
 
@@ -94,7 +93,7 @@ class TransferPlan:
     @property
     def transfer_time(self) -> float:
         """Seconds during which a transfer is under way, or several at once over other ranks."""
-        return sum(end - start for start, end in _union((each.sent, each.done) for each in self.transfers))
+        return sum(end - start for start, end in union((each.sent, each.done) for each in self.transfers))
 
     @property
     def iteration_time(self) -> float:
@@ -116,7 +115,7 @@ class TransferPlan:
         computing += [(start, start + part.forward) for start, part in zip(starts, self.parts, strict=True)]
         hidden = sum(
             max(0.0, min(end, done) - max(start, sent))
-            for sent, done in _union((each.sent, each.done) for each in self.transfers)
+            for sent, done in union((each.sent, each.done) for each in self.transfers)
             for start, end in computing
         )
         return hidden / self.transfer_time
@@ -181,17 +180,6 @@ class TransferPlan:
 
 
 _TIMES = ("ready", "sent", "done", "needed", "used")
-
-
-def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the moments that at least one interval covers, as intervals that do not overlap."""
-    found: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
 
 
 def _columns(*cells: str) -> str:

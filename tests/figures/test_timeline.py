@@ -90,6 +90,13 @@ def test_a_plan_is_replayed_and_says_what_it_leans_on():
     ]
 
 
+def test_a_transfer_beside_computing_holds_the_gpu_once():
+    spans = (Span(0, "backward", "a", 0.0, 0.6), Span(0, "sync", "a", 0.2, 0.8), Span(0, "update", "a", 0.9, 1.0))
+    (heading,) = headings(figures.timeline(Timeline("one", "measured", 1, spans)))
+    # 0 to 0.8 and 0.9 to 1: sums of the spans would be 130 %.
+    assert heading.endswith("foreground holds 90 % of GPU time")
+
+
 def test_a_hover_text_names_layer_kind_gpu_start_and_duration():
     bar = next(bar for bar in figures.timeline(two_layer_plan()).data if bar.name == "backward")
     text = bar.hovertemplate
