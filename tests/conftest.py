@@ -13,6 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.processes.fork_server_client import fork_server
+from tests.network_namespaces import linked_namespaces
 
 # What the collection imports stays until the end: collecting it as garbage is a third of the collection's time.
 gc.disable()
@@ -37,6 +38,13 @@ def in_the_checkout() -> Iterator[None]:
         patch.chdir(CHECKOUT)
         patch.syspath_prepend(str(CHECKOUT))
         yield
+
+
+@pytest.fixture
+def network_namespaces() -> Iterator[list[str]]:
+    """Two network namespaces with a link between them."""
+    with linked_namespaces() as names:
+        yield names
 
 
 STARTED_WARNINGS = "error,ignore::ResourceWarning,ignore::PendingDeprecationWarning"

@@ -1,7 +1,8 @@
 """Runs the same background in the rank's process and in a process of its own, by dp.launch.
 
 One rank of a burst-parallel plan runs while the others are emulated, so one GPU is enough. Each row reports the
-placement of the background from the record; a separate process uses MPS if its daemon is already running.
+placement of the background from the record; a separate process uses MPS if its daemon is already running. An emulated
+device is one process's, so the rows of a separate process are errors there.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES, Sharing
+from deeppool.device.kinds import find_kind
 from deeppool.errors import DeeppoolError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.default_cluster import cluster_for
@@ -48,6 +50,11 @@ ON_CPU = {
     "thread, paced": replace(POLICIES["paced"], priority="normal", home="thread"),
     "process, paced": replace(POLICIES["paced"], home="process"),
 }
+"""A thread has no priority of its own there, and needs no device to try the script."""
+
+
+def rows_for(device: str) -> dict[str, Sharing]:
+    return ON_CPU if find_kind(device).on_cores else PLACEMENTS
 
 
 def measure(setting: Setting, device: str, placements: dict[str, Sharing]) -> Iterator[dict[str, Any]]:

@@ -156,10 +156,8 @@ def launches(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, An
     """A background in the rank's process and in its own, by ``dp.launch``."""
     found: dict[str, Any] = {"rows": [], "left_out": []}
     yield found
-    setting, rows = (
-        (placements.QUICK, placements.ON_CPU) if arguments.quick else (placements.Setting(), placements.PLACEMENTS)
-    )
-    for name, sharing in rows.items():
+    setting = placements.QUICK if arguments.quick else placements.Setting()
+    for name, sharing in placements.rows_for(arguments.device).items():
         if time.monotonic() > end:
             found["left_out"].append(name)
         else:

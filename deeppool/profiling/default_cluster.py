@@ -1,17 +1,20 @@
 """The cluster on which a profile is planned when none is named."""
 
 from deeppool.cluster.cluster import Cluster, find_cluster
-from deeppool.device.kinds import find_kind
+from deeppool.device.kinds import emulated_sheet, find_kind
 from deeppool.profiling.table import Profile
 
 
 def cluster_for(profile: Profile, gpus: int, name_or_file: str | None = None) -> Cluster:
-    """Returns a named cluster; by default the loopback for profiles of a CPU, and the DGX of a profile's GPU.
+    """Returns a named cluster; by default that of the profile's device.
+
+    The loopback for a CPU and for an emulated device in the machine's time, whose ranks communicate over it; a DGX of
+    the profile's GPU for the others.
 
     Raises:
         InvalidValueError, DocumentError: as :func:`deeppool.find_cluster`.
     """
-    if name_or_file is None and find_kind(profile.device).on_cores:
+    if name_or_file is None and find_kind(profile.device).backend == "gloo" and not emulated_sheet(profile.device):
         name_or_file = "loopback"
     found = (f"dgx-{gpu.lower()}" for gpu in ("H100", "H200") if gpu in profile.device_name)
     return find_cluster(name_or_file or next(found, "dgx-a100"), gpus)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import collocation, run
+from benchmarks.gpu import collocation, placements, run
 from deeppool.base import serialization
 from deeppool.profiling.measure import sampling
 from deeppool.profiling.table import Profile
@@ -103,3 +103,19 @@ def test_dry_run_on_a_cpu_launches_the_background_in_both_homes(script):
     for row in rows:
         assert row["harvest"] >= 0
         assert row["ended"] == "stopped"
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("in_the_checkout")
+@pytest.mark.stress
+def test_on_the_emulated_device_a_background_has_every_mechanism_in_the_ranks_process_and_none_in_its_own(script):
+    summary = json.loads((script("--device", "emulated", "--quick", "--parts", "launches") / "summary.json").read_text())
+    rows = {row["row"]: row for row in summary["launches"]["rows"]}
+    assert list(rows) == list(placements.PLACEMENTS)
+    for name, row in rows.items():
+        if name.startswith("process"):
+            assert "device emulated belongs to one process" in row["error"]
+        else:
+            assert row["home"] == "thread of the rank", row
+            assert row["priority"] == f"stream priority {'high' if 'naive' in name else 'low'}"
+            assert row["harvest"] > 0

@@ -223,6 +223,7 @@ def halve(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSchedu
         (Sharing(), "cuda", True, THREAD),
         (Sharing(home="process"), "cuda", False, PROCESS),
         (Sharing(home="process"), "cuda", True, PROCESS_UNDER_MPS),
+        (Sharing(), "emulated", False, THREAD),
     ],
 )
 def test_a_background_runs_where_requested_or_by_default_in_a_thread_on_a_gpu(
@@ -237,3 +238,8 @@ def test_a_background_runs_where_requested_or_by_default_in_a_thread_on_a_gpu(
 def test_a_priority_that_a_thread_cannot_have_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="at the rank's own priority on a CPU, got priority lowest"):
         place_background(Sharing(home="thread"), "cpu")
+
+
+def test_a_process_of_its_own_is_refused_where_each_process_has_its_own_device() -> None:
+    with pytest.raises(InvalidValueError, match="device emulated belongs to one process: .* got home 'process'"):
+        place_background(Sharing(home="process"), "emulated")

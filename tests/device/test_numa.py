@@ -1,5 +1,7 @@
 """A rank stays on the cores of its GPU's NUMA node, as sysfs names them."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,20 +38,27 @@ def test_no_cores_are_named_where_the_system_does_not_tell(sysfs: Path) -> None:
     assert cores_beside(pci_address(0, 0x99, 0), sysfs) == frozenset(), "no such device"
 
 
-@pytest.mark.parametrize(
-    ("usable", "pinned"), [([1, 2, 4, 5], [{1, 4}]), ([2, 3], [])], ids=["some are allowed", "none is allowed"]
-)
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no threads")
+@pytest.mark.parametrize("beside", ["some are allowed", "none is allowed"])
 def test_selecting_a_gpu_keeps_the_rank_on_the_allowed_cores_beside_it(
-    usable: list[int], pinned: list[set[int]], sysfs: Path, monkeypatch: pytest.MonkeyPatch
+    beside: str, sysfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = os.sched_getaffinity(0)
+    first, no_core = min(before), max(before) + 1000
+    cores = f"{first},{no_core}" if beside == "some are allowed" else f"{no_core}"
+    (sysfs / "devices/system/node/node0/cpulist").write_text(f"{cores}\n")
     chosen: list[int] = []
-    kept: list[set[int]] = []
     properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(cuda, "usable_cores", lambda: usable)
-    monkeypatch.setattr(cuda, "pin_to_cores", lambda cores: kept.append(set(cores)))
     monkeypatch.setattr(cuda, "cores_beside", lambda address: cores_beside(address, sysfs))
-    CudaDevice.__new__(CudaDevice).select(3)
+
+    def select() -> set[int]:
+        CudaDevice.__new__(CudaDevice).select(3)
+        return os.sched_getaffinity(0)
+
+    # In a thread of its own, for the system pins threads.
+    with ThreadPoolExecutor(1) as thread:
+        pinned = thread.submit(select).result()
     assert chosen == [3]
-    assert kept == pinned
+    assert pinned == ({first} if beside == "some are allowed" else before)

@@ -14,16 +14,21 @@ from torch import nn
 
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.collectives.layout import Layout
+from deeppool.collocation.pieces import single_stage
+from deeppool.device.emulated.device import new_device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import GROUP, ForegroundControl
+from deeppool.execution.foreground_phases import ForegroundPhases
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.placement import place_model
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.governor import DENSE, is_alone
 from deeppool.training.training_job import Training
 
 BATCH = 2
+WIDTH = 1024
 GOVERNED = replace(POLICIES["feedback"], max_slowdown=0.01)
 SPAN = ("sync", 1, "last", 0.0, 0.1)
 
@@ -118,74 +123,83 @@ def test_slowed_operators_are_reported_by_stage_name(tmp_path: Path) -> None:
     assert seen == ["sync of last"]
 
 
-class DeviceTimes:
-    """Times of iterations on a device that is one behind its host, as stamps on a GPU give them."""
+class OnDevice:
+    """A training on an emulated GPU, in virtual time, whose control reads the device's times."""
 
-    def __init__(self) -> None:
-        self._now: dict[tuple[str, int], float] = {}
-        self._ended: list[Any] = []
-        self.reads: list[int] = []
-        """Iterations that were launched and not read, when one was read."""
+    def __init__(self, folder: Path, sharing: Sharing) -> None:
+        self.device = new_device("h200")
+        place = self.device.torch_device()
+        # Wide enough that kernels take longer than their launches.
+        captured = place_model(capture(nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)]), (WIDTH,)), place)
+        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
+        self.stream = self.device.stream("high")
+        with self.device.times_only(), self.stream.current():
+            self.trainer = Trainer(captured, single_stage(captured, WIDTH), SingleRank(), rule)
+        self.data = torch.zeros(WIDTH, WIDTH, device=place), torch.zeros(WIDTH, dtype=torch.int64, device=place)
+        self.page = SharedPage(folder, 0)
+        self.control = ForegroundControl(sharing, folder, 0, SingleRank())
+        self.control.use_device_times(ForegroundPhases(self.device), by_events=True)
+        self.before_iteration: Callable[[], object] = lambda: None
 
-    def iterate(self, seconds: float) -> None:
-        self._now["sync", 1] = self._now.get(("sync", 1), 0.0) + seconds
-
-    def begin(self, kind: str, stage: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-    def start(self) -> None:
-        self._now, self._ended = {}, []
-
-    def lap(self) -> Any:
-        self._ended.append((2 * self._now["sync", 1], self._now))
-        self._now = {}
-        return self._read() if len(self._ended) > 1 else None
-
-    def finish(self) -> Any:
-        return self._read() if self._ended else None
-
-    def _read(self) -> Any:
-        self.reads.append(len(self._ended))
-        return self._ended.pop(0)
+    def run(self, iterations: int, *, controlled: bool) -> float:
+        """Returns the seconds of some iterations."""
+        with self.device.times_only(), self.stream.current():
+            started = self.device.clock.now()
+            for _ in range(iterations):
+                if controlled:
+                    self.control.begin(self.trainer)
+                    self.before_iteration()
+                self.trainer.iterate([lambda _: self.data])
+                if controlled:
+                    self.control.end(99.0, [])
+            self.trainer.drain()
+            self.device.synchronize_stream()
+            seconds = self.device.clock.now() - started
+            if controlled:
+                self.control.pause(self.trainer)
+        return seconds
 
 
-def test_the_times_of_an_iteration_are_read_while_the_device_has_the_next_one(tmp_path: Path) -> None:
+@pytest.fixture
+def on_device(tmp_path: Path) -> OnDevice:
+    return OnDevice(tmp_path, Sharing(feedback=0.1))
+
+
+def test_controlled_iterations_leave_the_device_no_idle_time(on_device: OnDevice) -> None:
     """Waiting for each iteration would leave the device idle, and count as slowdown: the baseline does not wait."""
-    trainer, page, clock = two_stages(), SharedPage(tmp_path, 0), DeviceTimes()
-    control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
-    control.use_device_times(clock)
-    banned = []
-    for _ in range(2 * DENSE):
-        control.begin(trainer)
-        open_, _, bans = page.limits
-        clock.iterate(0.2 if open_ and ("sync", 1) not in bans else 0.1)
-        control.end(99.0, [])
-        banned.append(bool(bans))
-    control.pause(trainer)
-    assert clock.reads == [2] * (2 * DENSE - 1) + [1], "only the last one is read with nothing behind it"
-    # Each time is of the iteration with whose limits it was measured, or iterations alone would look slow.
-    assert any(banned)
-    governor = control._governor
-    assert governor.slowdown is None or governor.slowdown.mean >= 0
+    on_device.run(3, controlled=False)
+    alone = on_device.run(2 * DENSE, controlled=False)
+    assert on_device.run(2 * DENSE, controlled=True) == pytest.approx(alone, rel=0.01)
 
 
-def test_device_times_of_ungoverned_iterations_ban_no_operator(tmp_path: Path) -> None:
-    trainer, page, clock = two_stages(), SharedPage(tmp_path, 0), DeviceTimes()
-    control = ForegroundControl(Sharing(feedback=0.1), tmp_path, 0, SingleRank())
-    control.use_device_times(clock)
-    # A turn of two iterations beside the background, and many alone: a ban needs only some slow ones.
-    for _ in range(2 * DENSE):
-        for _ in range(2):
-            control.begin(trainer)
-            assert not page.limits[2]
-            clock.iterate(0.1)
-            control.end(0.2, [])
-        control.pause(trainer)
-        for _ in range(50):
-            clock.iterate(0.1)
+def test_an_operator_that_a_background_delays_on_the_device_is_banned_and_no_other(on_device: OnDevice) -> None:
+    """Each time is of the iteration with whose limits it was measured, or iterations alone would look slow."""
+    low = on_device.device.stream("low")
+    block, banned = torch.zeros(4 * WIDTH, WIDTH, device=on_device.device.torch_device()), set[tuple[str, int]]()
+
+    def run_background() -> None:
+        open_, _, bans = on_device.page.limits
+        banned.update(bans)
+        if open_ and ("forward", 0) not in bans:
+            # The device runs it beside the forward pass, whose priority does not stop blocks that run.
+            low.wait(on_device.device.stamp())
+            low.launch(lambda: block @ on_device.data[0])
+
+    on_device.before_iteration = run_background
+    on_device.run(3, controlled=False)
+    on_device.run(2 * DENSE, controlled=True)
+    assert banned == {("forward", 0)}
+    assert on_device.control.results(on_device.trainer.stages)["slowdown"] >= 0
+
+
+def test_the_times_of_iterations_between_controlled_ones_do_not_count(tmp_path: Path) -> None:
+    on_device = OnDevice(tmp_path, GOVERNED)
+    for turn in range(DENSE // 4):
+        if not is_alone(4 * turn):
+            on_device.run(3, controlled=False)
+        on_device.run(4, controlled=True)
+    # There is no background: counted as parts of their turns, those iterations would look like its cost.
+    assert on_device.control.results(on_device.trainer.stages)["slowdown"] == pytest.approx(0, abs=0.01)
 
 
 def test_a_changed_bound_is_published_from_the_next_iteration_on(tmp_path: Path) -> None:

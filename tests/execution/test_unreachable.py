@@ -2,9 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +12,11 @@ from deeppool.execution import ranks as ranks_module
 from deeppool.processes.launcher import LocalLauncher, WorkerSpec
 from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from tests.execution.test_training_faults import Faulty
+from tests.network_namespaces import LINK, ip
 from tests.processes.children import children
 from tests.runs.test_train import make_job, make_plan
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(300)]
-LINK = "deeppool0"
-"""Name of the network interface of each namespace."""
 
 
 class OnAnInterface(LocalLauncher):
@@ -45,32 +41,6 @@ class InNamespaces(OnAnInterface):
         return ManagedProcess(module, name, inbox, launcher=("ip", "netns", "exec", self.namespaces[rank]))
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def namespaces() -> Iterator[list[str]]:
-    """Two network namespaces with a link between them."""
-    if os.geteuid() != 0:
-        pytest.skip("making network namespaces needs root")
-    names = [f"deeppool-{os.getpid()}-{side}" for side in (0, 1)]
-    try:
-        try:
-            for name in names:
-                ip("netns", "add", name)
-            ip("link", "add", LINK, "netns", names[0], "type", "veth", "peer", "name", LINK, "netns", names[1])
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"this machine permits no network namespaces: {error}")
-        for side, name in enumerate(names):
-            ip("-n", name, "address", "add", f"10.77.0.{side + 1}/24", "dev", LINK)
-            ip("-n", name, "link", "set", LINK, "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-
-
 def cut_the_link() -> None:
     ip("link", "set", LINK, "down")
 
@@ -86,22 +56,22 @@ def test_a_missing_network_interface_is_reported_before_training_starts() -> Non
 
 @pytest.mark.root
 @pytest.mark.stress
-def test_ranks_missing_from_the_rendezvous_are_named(namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_missing_from_the_rendezvous_are_named(network_namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks_module, "RENDEZVOUS_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
-    ip("-n", namespaces[1], "address", "flush", "dev", LINK)
-    ip("-n", namespaces[1], "address", "add", "10.78.0.2/24", "dev", LINK)
+    ip("-n", network_namespaces[1], "address", "flush", "dev", LINK)
+    ip("-n", network_namespaces[1], "address", "add", "10.78.0.2/24", "dev", LINK)
     with pytest.raises(
         RankFailedError, match=r"rank \d could not reach the other ranks .* while it started; .*is the network"
     ):
-        dp.train(make_plan(2), make_job(), steps=1, launcher=InNamespaces(namespaces))
+        dp.train(make_plan(2), make_job(), steps=1, launcher=InNamespaces(network_namespaces))
     assert children() == []
 
 
 @pytest.mark.root
 @pytest.mark.stress
 def test_a_link_cut_during_training_is_reported_with_the_waiting_ranks(
-    namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network_namespaces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks_module, "MIN_TIMEOUT", 6.0)
     monkeypatch.setattr(ranks_module, "TIMEOUT_UPDATES", 3.0)
@@ -117,6 +87,6 @@ def test_a_link_cut_during_training_is_reported_with_the_waiting_ranks(
             steps=6,
             checkpoints=tmp_path / "kept",
             checkpoint_every=2,
-            launcher=InNamespaces(namespaces),
+            launcher=InNamespaces(network_namespaces),
         )
     assert children() == []

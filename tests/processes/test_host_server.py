@@ -1,26 +1,22 @@
 """What a host server of torchrun does with its folder when the launcher starts an attempt again."""
 
-import queue
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
 
+from deeppool.processes.meeting_point import LOOPBACK
 from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.host_server import HostServer
 
+KEY = b"key"
 
-class Messages:
-    """A launcher that sends some messages, and the end."""
 
-    def __init__(self, *events: str) -> None:
-        self._messages: list[dict[str, Any]] = [{"event": event} for event in events]
-        self.sent: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def send(self, event: str, **content: object) -> None:
-        self.sent.put(event)
-
-    def __iter__(self) -> Any:
-        yield from self._messages
-        yield {"event": "end", "succeeded": True}
+def connected() -> tuple[Channel, Channel]:
+    """The launcher's end of a connection, and the host server's."""
+    with socket.create_server((LOOPBACK, 0)) as listener, ThreadPoolExecutor() as threads:
+        there = socket.create_connection(listener.getsockname())
+        accepted = threads.submit(Channel, listener.accept()[0], KEY, accepted=True)
+        return Channel(there, KEY, accepted=False), accepted.result()
 
 
 def test_the_next_attempt_removes_what_loader_workers_left(tmp_path: Path) -> None:
@@ -33,7 +29,11 @@ def test_the_next_attempt_removes_what_loader_workers_left(tmp_path: Path) -> No
     beyond.mkdir()
     (beyond / "file").touch()
     (tmp_path / "link").symlink_to(beyond)
-    with HostServer(cast(Channel, Messages("folder")), tmp_path, same_clock=True) as server:
+    launcher, channel = connected()
+    launcher.send("folder")
+    launcher.send("end", succeeded=True)
+    with HostServer(channel, tmp_path, same_clock=True) as server:
         assert server.serve()
+    launcher.close()
     assert list(tmp_path.iterdir()) == []
     assert (beyond / "file").exists()

@@ -2,17 +2,17 @@
 
 import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import torch.distributed as dist
+import torch
 
 from deeppool.coordinator.runtime import Runtime
 from deeppool.device.cpu import CpuDevice
-from deeppool.execution import communicator
 from deeppool.execution.communicator import join_process_group
 from deeppool.processes.meeting_point import (
     LOOPBACK,
@@ -23,8 +23,12 @@ from deeppool.processes.meeting_point import (
     open_store,
     store_url,
 )
+from tests.conftest import CHECKOUT
+from tests.network_namespaces import ADDRESSES
+from tests.ranks import run_ranks
 
 JOB = 7
+TIMEOUT = 100
 
 
 def is_free(port: int) -> bool:
@@ -50,29 +54,84 @@ def test_a_runtime_holds_the_port_of_a_job_until_the_job_ends() -> None:
     assert is_free(port)
 
 
-def test_ranks_are_clients_of_the_store_and_gloo_uses_the_interface_that_leads_to_it(
-    monkeypatch: pytest.MonkeyPatch,
+def join_and_sum(rank: int, url: str) -> None:
+    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    torch.set_num_threads(1)
+    communicator = join_process_group(CpuDevice(), rank, 2, url, None)
+    total = torch.tensor([rank + 1.0])
+    communicator.all_reduce(total).wait()
+    assert total.item() == 3.0
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    communicator.close()
+
+
+@pytest.mark.processes
+def test_ranks_meet_at_a_port_that_another_process_holds() -> None:
+    store = open_store(listen(LOOPBACK), LOOPBACK)
+    # Rank 0 is a client, too: torch makes it the server of an init_method tcp://, and the port is not free.
+    run_ranks(join_and_sum, (store_url(store),), 2)
+    assert store.num_keys() > 0
+    assert not is_free(store.port)
+
+
+def join_by_no_interface(rank: int, url: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
+    with pytest.raises(RuntimeError, match="nowhere0"):
+        join_process_group(CpuDevice(), rank, 1, url, None)
+
+
+@pytest.mark.processes
+def test_the_users_own_interface_is_kept() -> None:
+    store = open_store(listen(LOOPBACK), LOOPBACK)
+    run_ranks(join_by_no_interface, (store_url(store),), 1)
+
+
+MEET = """
+import sys
+from datetime import timedelta
+import torch
+from deeppool.device.cpu import CpuDevice
+from deeppool.execution.communicator import join_process_group
+from deeppool.processes.meeting_point import listen, open_store, store_url
+
+rank, address = int(sys.argv[1]), sys.argv[2]
+if rank == 0:
+    store = open_store(listen(address), address)
+    print(store_url(store), flush=True)
+    url = store_url(store)
+else:
+    url = sys.argv[3]
+communicator = join_process_group(CpuDevice(), rank, 2, url, None)
+total = torch.tensor([rank + 1.0])
+communicator.all_reduce(total).wait()
+communicator.barrier()
+print(total.item(), flush=True)
+"""
+"""A rank of two on two machines: the first holds the store."""
+
+
+def start_in(namespace: str, *arguments: str) -> subprocess.Popen[str]:
+    # A host name that means the loopback, as on many distributions.
+    command = ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", 'hostname localhost && exec "$@"', "sh"]
+    return subprocess.Popen(
+        [*command, sys.executable, "-c", MEET, *arguments],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.root
+@pytest.mark.processes
+def test_gloo_uses_the_interface_of_the_route_where_the_host_name_means_the_loopback(
+    network_namespaces: list[str],
 ) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    joined: dict[str, Any] = {}
-    monkeypatch.setattr(communicator, "ProcessGroup", lambda device: None)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **named: joined.update(named))
-    store = open_store(listen(LOOPBACK), LOOPBACK)
-    join_process_group(CpuDevice(), 0, 2, store_url(store), None)
-    # Rank 0, too, which torch makes the server of an init_method tcp://.
-    assert "init_method" not in joined
-    joined["store"].set("key", "value")
-    assert store.get("key") == b"value"
-    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "lo"
-
-
-def test_the_users_own_interface_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
-    monkeypatch.setattr(communicator, "ProcessGroup", lambda device: None)
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **named: None)
-    store = open_store(listen(LOOPBACK), LOOPBACK)
-    join_process_group(CpuDevice(), 0, 2, store_url(store), None)
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth9"
+    first, second = network_namespaces
+    with start_in(first, "0", ADDRESSES[0]) as here:
+        assert here.stdout is not None
+        url = here.stdout.readline().strip()
+        with start_in(second, "1", ADDRESSES[1], url) as there:
+            sums = [process.communicate(timeout=TIMEOUT)[0].split() for process in (here, there)]
+    assert [here.returncode, there.returncode] == [0, 0]
+    assert sums == [["3.0"], ["3.0"]]
 
 
 def test_the_interface_is_that_of_the_route_to_the_rendezvous() -> None:

@@ -29,6 +29,7 @@ from deeppool.processes.torchrun.launcher import LOOPBACK, listen
 from deeppool.processes.torchrun.rendezvous import WorkerGroup, _gather
 from examples import own_training
 from tests.conftest import CHECKOUT
+from tests.processes import restarted_job
 from tests.processes.children import gone, runs
 from tests.strategies import profile_from_times
 
@@ -190,6 +191,23 @@ def test_nodes_change_their_plan_through_the_folder_that_they_share(
     assert told["switched"]
     assert [update["loss"] for update in told["metrics"]] == pytest.approx(alone, rel=1e-4)
     assert [path.name for path in sorted(kept.iterdir())] == ["step-000002", "step-000004"]
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.stress
+def test_ranks_with_loader_workers_start_again_after_one_was_killed(
+    plan_file: Path, alone: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(restarted_job.KILLED, str(tmp_path / "killed"))
+    command = ["train", str(plan_file), "tests.processes.restarted_job:job", "--steps", "4", "--restarts", "1"]
+    command += ["--checkpoints", str(tmp_path / "kept"), "--checkpoint-every", "2", "--json"]
+    with Torchrun(2, 1, command, tmp_path) as run:
+        assert run.codes() == [0, 0], (run.errors(), (tmp_path / "0.err").read_text())
+    told = json.loads(run.out())
+    assert (tmp_path / "killed").exists()
+    assert told["restarts"] == 1
+    assert [update["loss"] for update in told["metrics"]][-2:] == alone[2:]
 
 
 OTHER_CLOCK = ("unshare", "--time", "--monotonic", "5000", "--fork", "--kill-child")
