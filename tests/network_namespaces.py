@@ -34,6 +34,8 @@ def linked_namespaces() -> Iterator[list[str]]:
         for name, address in zip(names, ADDRESSES, strict=True):
             ip("-n", name, "address", "add", f"{address}/24", "dev", LINK)
             ip("-n", name, "link", "set", LINK, "up")
+            # A machine reaches its own address by its loopback.
+            ip("-n", name, "link", "set", "lo", "up")
         yield names
     finally:
         for name in names:

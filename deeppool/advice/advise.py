@@ -46,8 +46,8 @@ def advise(
         model: a profile or its file, or what :func:`deeppool.capture` takes.
         cluster: the GPUs and links, or a number of GPUs: of the DGX of the profile's GPU, or cores of this machine.
         global_batch: samples per iteration, over all GPUs.
-        device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or ``auto``, ``cpu`` or ``cuda``
-            to measure them here.
+        device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or a device as for
+            :func:`deeppool.profile` to measure them on.
         precision: as for :func:`deeppool.estimate`.
         input_shape: shape of one sample, for a model that is not captured yet.
         on_progress: see :data:`deeppool.job.Progress`.

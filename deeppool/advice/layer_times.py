@@ -4,6 +4,8 @@ from pathlib import Path
 
 import torch
 
+from deeppool.device.find import find_device
+from deeppool.device.kinds import KINDS
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel
@@ -15,8 +17,10 @@ from deeppool.profiling.measure.profile import profile
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 
-MEASURED = ("auto", "cpu", "cuda")
-"""Devices on which layers are measured."""
+
+def is_measured(device: str) -> bool:
+    """Whether layers are measured on a device of this name, and not estimated for a GPU of this name."""
+    return device == "auto" or device.partition(":")[0] in KINDS
 
 
 def layer_times(
@@ -35,8 +39,8 @@ def layer_times(
         model: see :func:`deeppool.advise`.
         gpus: most GPUs of a layer.
         global_batch: samples per iteration, over all GPUs.
-        device: ``auto``, ``cpu`` or ``cuda``, or a GPU of :func:`deeppool.estimate`.
-        precision: as for :func:`deeppool.estimate`; a CPU measures fp32 in place of tf32.
+        device: ``auto``, ``cpu``, ``cuda``, ``emulated`` or ``emulated:GPU``, or a GPU of :func:`deeppool.estimate`.
+        precision: as for :func:`deeppool.estimate`; other devices than CUDA measure fp32 in place of tf32.
         input_shape: shape of one sample, for a model that is not captured yet.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -52,8 +56,8 @@ def layer_times(
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
     check_batch(gpus, global_batch)
     sizes = shard_sizes(gpus, global_batch)
-    if device in MEASURED:
-        measured: Precision = "fp32" if precision == "tf32" and device == "cpu" else precision
+    if is_measured(device):
+        measured: Precision = "fp32" if precision == "tf32" and find_device(device).kind != "cuda" else precision
         return profile(
             model, input_shape, device=device, batch_sizes=sizes, precision=measured, on_progress=on_progress
         )
@@ -76,7 +80,7 @@ def profile_command(model: object, name: str, made: Profile, device: str) -> str
     """
     if not isinstance(model, str) or Path(model).is_file():
         return None
-    how = f"profile {model} --device" if device in MEASURED else f"estimate {model} --gpu"
+    how = f"profile {model} --device" if is_measured(device) else f"estimate {model} --gpu"
     sizes = ",".join(map(str, made.batch_sizes))
     # Only of one input is the shape a list of numbers.
     inputs = made.graph.inputs

@@ -23,8 +23,8 @@ def advise(
         str,
         typer.Option(
             metavar="NAME",
-            help="GPU whose data sheet estimates the layer times (`deeppool estimate --gpu list`), or cpu or cuda: "
-            "they are measured here. A profile has its own.",
+            help="GPU whose data sheet estimates the layer times (`deeppool estimate --gpu list`), or cpu, cuda, "
+            "emulated or emulated:GPU: they are measured on it. A profile has its own.",
         ),
     ] = "a100-80",
     cluster: ClusterOption = None,

@@ -83,7 +83,7 @@ class Phase:
     throughput: float
     """Throughput in samples per second."""
     idle_share: tuple[float, ...]
-    """Share of the phase in which each rank used no CPU."""
+    """Share of the phase in which each rank used no CPU, or its device computed nothing for it where it has one."""
     wake_delay: WakeDelay | None = None
     """Delay of the ranks' wake-ups; None: not measured, as on systems without the kernel's counters."""
 
@@ -96,7 +96,7 @@ class ForegroundResult:
     throughput: float
     """Throughput while collocated, in samples per second."""
     idle_share: tuple[float, ...]
-    """Share of the collocated phase in which each rank's foreground used no CPU."""
+    """The same of each rank's foreground in the collocated phase."""
     alone: Phase
     """Phase without background; an idle-priority spinner keeps each core awake: the baseline of the slowdown."""
     alone_asleep: Phase | None

@@ -164,3 +164,13 @@ def test_the_figure_has_a_bar_for_each_technique_that_takes_no_measurement() -> 
     bars = figures.of(found).data[0]
     assert list(bars.y) == ["two waves", "crossover", "ordered transfers", "collocation", "burst parallelism"]
     assert list(bars.x) == [finding.gain for finding in reversed(found.findings[:-1])]
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+def test_advice_may_be_about_an_emulated_gpu() -> None:
+    model = "examples.two_branch:two_branch"
+    found = dp.advise(model, 2, 4, device="emulated:h200")
+    assert (found.plan.device, found.plan.precision) == ("emulated:h200", "fp32")
+    assert found.plan.cluster == dp.find_cluster("dgx-h200", 2)
+    assert found.profile_command is not None
+    assert found.profile_command.startswith(f"deeppool profile {model} --device emulated:h200 ")

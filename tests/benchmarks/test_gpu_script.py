@@ -109,7 +109,9 @@ def test_dry_run_on_a_cpu_launches_the_background_in_both_homes(script):
 @pytest.mark.usefixtures("in_the_checkout")
 @pytest.mark.stress
 def test_on_the_emulated_device_a_background_has_every_mechanism_in_the_ranks_process_and_none_in_its_own(script):
-    summary = json.loads((script("--device", "emulated", "--quick", "--parts", "launches") / "summary.json").read_text())
+    summary = json.loads(
+        (script("--device", "emulated", "--quick", "--parts", "launches") / "summary.json").read_text()
+    )
     rows = {row["row"]: row for row in summary["launches"]["rows"]}
     assert list(rows) == list(placements.PLACEMENTS)
     for name, row in rows.items():

@@ -241,5 +241,5 @@ def test_a_priority_that_a_thread_cannot_have_is_refused() -> None:
 
 
 def test_a_process_of_its_own_is_refused_where_each_process_has_its_own_device() -> None:
-    with pytest.raises(InvalidValueError, match="device emulated belongs to one process: .* got home 'process'"):
+    with pytest.raises(InvalidValueError, match=r"device emulated belongs to one process: .* got home 'process'"):
         place_background(Sharing(home="process"), "emulated")

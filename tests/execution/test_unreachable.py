@@ -56,7 +56,9 @@ def test_a_missing_network_interface_is_reported_before_training_starts() -> Non
 
 @pytest.mark.root
 @pytest.mark.stress
-def test_ranks_missing_from_the_rendezvous_are_named(network_namespaces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_missing_from_the_rendezvous_are_named(
+    network_namespaces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranks_module, "RENDEZVOUS_SECONDS", 5.0)
     # In a network of its own, each has no way to the other.
     ip("-n", network_namespaces[1], "address", "flush", "dev", LINK)

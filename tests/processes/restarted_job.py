@@ -1,5 +1,6 @@
 """A training with loader workers, one of whose ranks is killed once: see test_torchrun.py."""
 
+import itertools
 import os
 import signal
 from dataclasses import replace
@@ -13,14 +14,12 @@ from examples import own_training
 KILLED = "DEEPPOOL_TEST_KILLED"
 """Variable with the file that exists once a rank was killed."""
 UPDATE = 3
-_updates = 0
+updates = itertools.count(1)
 
 
 def loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The example's, but the first rank that comes to an update is killed there: its workers cannot remove anything."""
-    global _updates
-    _updates += 1
-    if _updates == UPDATE:
+    if next(updates) == UPDATE:
         try:
             Path(os.environ[KILLED]).touch(exist_ok=False)
         except FileExistsError:

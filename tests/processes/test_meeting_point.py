@@ -105,6 +105,7 @@ communicator = join_process_group(CpuDevice(), rank, 2, url, None)
 total = torch.tensor([rank + 1.0])
 communicator.all_reduce(total).wait()
 communicator.barrier()
+communicator.close()
 print(total.item(), flush=True)
 """
 """A rank of two on two machines: the first holds the store."""
@@ -112,7 +113,18 @@ print(total.item(), flush=True)
 
 def start_in(namespace: str, *arguments: str) -> subprocess.Popen[str]:
     # A host name that means the loopback, as on many distributions.
-    command = ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", 'hostname localhost && exec "$@"', "sh"]
+    command = [
+        "ip",
+        "netns",
+        "exec",
+        namespace,
+        "unshare",
+        "--uts",
+        "sh",
+        "-c",
+        'hostname localhost && exec "$@"',
+        "sh",
+    ]
     return subprocess.Popen(
         [*command, sys.executable, "-c", MEET, *arguments],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE, text=True,

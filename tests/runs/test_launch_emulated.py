@@ -29,7 +29,13 @@ def test_a_background_runs_in_a_stream_of_the_ranks_process_and_no_condition_is_
     assert run.background.alone_throughput > 0
     # Cores that sleep, and spinners that keep them awake, are conditions of a CPU.
     assert run.foreground.alone_asleep is None
-    assert {sample.condition for sample in samples} == {"warming up", "learning", "awake", "collocated", "background alone"}
+    assert {sample.condition for sample in samples} == {
+        "warming up",
+        "learning",
+        "awake",
+        "collocated",
+        "background alone",
+    }
     # The device was idle for part of the time, and all ranks computed.
     assert all(0 < share < 1 for share in run.foreground.alone.idle_share)
     assert len(run.governors) == 1
