@@ -133,6 +133,7 @@ def start_in(namespace: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.root
 @pytest.mark.processes
+@pytest.mark.stress
 def test_gloo_uses_the_interface_of_the_route_where_the_host_name_means_the_loopback(
     network_namespaces: list[str],
 ) -> None:
