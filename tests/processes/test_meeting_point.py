@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -111,7 +113,8 @@ print(total.item(), flush=True)
 """A rank of two on two machines: the first holds the store."""
 
 
-def start_in(namespace: str, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def start_in(namespace: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     # A host name that means the loopback, as on many distributions.
     command = [
         "ip",
@@ -125,10 +128,14 @@ def start_in(namespace: str, *arguments: str) -> subprocess.Popen[str]:
         'hostname localhost && exec "$@"',
         "sh",
     ]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*command, sys.executable, "-c", MEET, *arguments],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.root
