@@ -43,20 +43,31 @@ def _backward(ctx, gradient):
 sleep.register_autograd(_backward, setup_context=_setup)
 
 
+class Sleep(nn.Module):
+    """A third of some seconds in forward, and two thirds in backward."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sleep(x, self.seconds / 3, 2 * self.seconds / 3)
+
+
 class Slept(nn.Module):
     """Layers that sleep some seconds a step in all, with some MB of parameters."""
 
     def __init__(self, seconds: float, megabytes: float) -> None:
         super().__init__()
         hidden = int(megabytes * 1e6 / 4 / LAYERS / 2 / WIDTH)
-        self.share = seconds / LAYERS
+        self.sleeps = nn.ModuleList(Sleep(seconds / LAYERS) for _ in range(LAYERS))
         self.down = nn.ModuleList(nn.Linear(WIDTH, hidden, bias=False) for _ in range(LAYERS))
         self.up = nn.ModuleList(nn.Linear(hidden, WIDTH, bias=False) for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        for down, up in zip(self.down, self.up, strict=True):
-            x = sleep(x, self.share / 3, 2 * self.share / 3)
+        for sleeps, down, up in zip(self.sleeps, self.down, self.up, strict=True):
+            x = sleeps(x)
             x = x + up(torch.relu(down(x)))
         return self.head(x)
 

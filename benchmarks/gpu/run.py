@@ -2,7 +2,8 @@
 
 ``profiles``: in every mode, each with its check against the whole iteration. ``ladder``: a foreground alone and beside
 a background, one mechanism more at a time. ``pairs``: which kernel disturbs which, and whose priority a graph has.
-``launches``: a background in the rank's process and in one of its own, by ``dp.launch``.
+``launches``: a background in the rank's process and in one of its own, by ``dp.launch``. ``waves``: one wave, two
+waves, and one of twice the batch.
 
 Writes small JSON files: ``summary.json`` (environment, and per part what was measured) and one profile per model.
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, placements
+from benchmarks.gpu import collocation, placements, waves
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
 from deeppool.device.cuda import all_hardware_queues
@@ -165,7 +166,23 @@ def launches(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, An
         yield found
 
 
-PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs, "launches": launches}
+def tick_tock(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """Memory over time and throughput of one wave, two waves, and one of twice the batch."""
+    found: dict[str, Any] = {"rows": [], "left_out": []}
+    yield found
+    for model, batches in (waves.QUICK if arguments.quick else waves.SETTINGS).items():
+        for batch in batches:
+            if time.monotonic() > end:
+                found["left_out"].append(f"{model} {batch}")
+                continue
+            try:
+                found["rows"] += waves.measure(model, batch, arguments.device)
+            except (DeeppoolError, RuntimeError) as error:
+                found["rows"].append({"model": model, "batch": batch, "error": str(error).splitlines()[0]})
+            yield found
+
+
+PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs, "launches": launches, "waves": tick_tock}
 
 
 def capture(name: str, quick: bool) -> CapturedModel:

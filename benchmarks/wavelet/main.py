@@ -1,131 +1,74 @@
 """How close do waves of model parallelism come to as many times the speed as there are ranks?
 
-    python benchmarks/wavelet/main.py -o waves.json
+    python benchmarks/wavelet/main.py -o waves.json                    four machines at a limited rate; root, ip, tc
+    python benchmarks/wavelet/main.py -o loopback.json --megabits 0    four processes over the loopback
 
-Four ranks on this machine, connected by gloo over the loopback. Computing is slept, in place of a GPU for each rank;
-weights, activations and gradients are really sent. For each ratio of computing to transfers, by turns: plain model
-parallelism, waves, and GPipe and 1F1B of torch.distributed.pipelining with as many micro-batches as there are waves.
+Computing is slept, in place of a GPU for each rank; weights, activations and gradients are really sent. For each ratio
+of computing to transfers, by turns: plain model parallelism, waves, and GPipe and 1F1B of torch.distributed.pipelining
+with as many micro-batches as there are waves.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing
-from torch import nn
-
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "crossover"))
+# The ranks import the model and the program beside this script, and the machines are those of another benchmark.
+PATHS = [str(HERE), str(HERE.parent / "crossover"), str(HERE.parent / "execution")]
+sys.path += PATHS
+os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
 
-from slept import LAYERS, WIDTH, Slept, job, sleep  # noqa: E402
+from machines import machines  # noqa: E402
+from slept import WIDTH, job  # noqa: E402
 
 import deeppool as dp  # noqa: E402
 from deeppool.base import serialization  # noqa: E402
-from deeppool.graph.capture.losses import classification_loss  # noqa: E402
-from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel  # noqa: E402
-from deeppool.interleaving.wavelet.rotation import partitions  # noqa: E402
+from deeppool.execution.comparison.turns import Turns, joined_ranks  # noqa: E402
 from deeppool.interleaving.wavelet.step_time import (  # noqa: E402
     PartitionCosts,
     efficiency,
     vanilla_step_time,
     waves_step_time,
 )
+from deeppool.processes.launcher import Launcher  # noqa: E402
+from deeppool.records.confidence_interval import format_ratio, median_ratio  # noqa: E402
+from deeppool.runs.technique_comparison.names import GPIPE, ONE_PARTITION, PIPELINE, ROTATING  # noqa: E402
+from deeppool.training.training_job import save_job  # noqa: E402
 
 RANKS = 4
 RATIOS = (0.5, 1.0, 2.0, 5.0, 10.0)
+WAYS = (ONE_PARTITION, ROTATING, GPIPE, PIPELINE)
+PROGRAM = "partitions_rank"
 
 
-class Part(nn.Module):
-    """The layers of one rank of a pipeline."""
-
-    def __init__(self, model: Slept, rank: int) -> None:
-        super().__init__()
-        share = LAYERS // RANKS
-        self.seconds = model.share
-        self.down, self.up = model.down[rank * share :][:share], model.up[rank * share :][:share]
-        self.head = model.head if rank == RANKS - 1 else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for down, up in zip(self.down, self.up, strict=True):
-            x = sleep(x, self.seconds / 3, 2 * self.seconds / 3)
-            x = x + up(torch.relu(down(x)))
-        return self.head(x)
+@contextlib.contextmanager
+def ranks_of(seconds: float, launcher: Launcher | None, arguments: argparse.Namespace) -> Iterator[Turns]:
+    made = job(seconds, arguments.megabytes)
+    with joined_ranks(
+        PROGRAM,
+        RANKS,
+        save=lambda folder: save_job(made, folder),
+        launcher=launcher,
+        batch=RANKS * arguments.samples,
+    ) as turns:
+        yield turns
 
 
-def batch_of(samples: range) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.ones(len(samples), WIDTH), torch.zeros(len(samples), dtype=torch.int64)
-
-
-def pipeline(kind: str, seconds: float, megabytes: float, samples: int) -> Callable[[], None]:
-    """One step of a pipeline of torch, with a micro-batch for each rank."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-
-    rank = dist.get_rank()
-    part = Part(Slept(seconds, megabytes), rank)
-    stage = PipelineStage(part, rank, RANKS, torch.device("cpu"))
-    schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](stage, RANKS, loss_fn=classification_loss)
-    optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
-    inputs, targets = batch_of(range(RANKS * samples))
-
-    def step() -> None:
-        if rank == 0:
-            schedule.step(inputs)
-        elif rank == RANKS - 1:
-            schedule.step(target=targets, losses=[])
-        else:
-            schedule.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def waves(number: int, seconds: float, megabytes: float, samples: int) -> WaveletModelParallel:
-    made = job(seconds, megabytes)
-    graph = made.capture().graph
-    weights = [float(any("sleep" in operator for operator in layer.operators)) for layer in graph.layers]
-    return WaveletModelParallel(
-        made, global_batch=number * samples, waves=number, parts=partitions(graph, RANKS, weights)
+def transfers(turns: Turns, arguments: argparse.Namespace) -> dict[str, float]:
+    """Seconds of each transfer alone, on its slowest rank."""
+    answers = turns.ask(
+        "transfers",
+        bytes=int(arguments.megabytes * 1e6 / RANKS),
+        moved=arguments.samples * WIDTH * 4,
+        times=arguments.rounds + 2,
     )
-
-
-def timed(work: Callable[[], object], times: int) -> float:
-    """Median seconds in which all ranks have done some work, after one to warm up."""
-    found = []
-    for _ in range(times + 1):
-        dist.barrier()
-        started = time.perf_counter()
-        work()
-        dist.barrier()
-        found.append(time.perf_counter() - started)
-    return statistics.median(found[1:])
-
-
-def transfers(megabytes: float, samples: int, times: int) -> dict[str, float]:
-    """Seconds of sending a partition's weights to all ranks, of summing its gradients, and of moving activations."""
-    rank = dist.get_rank()
-    block = torch.zeros(int(megabytes * 1e6 / 4 / RANKS))
-    sent, received = torch.zeros(samples, WIDTH), torch.zeros(samples, WIDTH)
-
-    def move() -> None:
-        works = [dist.irecv(received, (rank - 1) % RANKS), dist.isend(sent, (rank + 1) % RANKS)]
-        for work in works:
-            work.wait()
-
-    empty = timed(lambda: None, times)
-    return {
-        "weights": max(0.0, timed(lambda: dist.broadcast(block, 0), times) - empty),
-        "gradients": max(0.0, timed(lambda: dist.all_reduce(block), times) - empty),
-        "moved": max(0.0, timed(move, times) - empty),
-    }
+    return {what: max(answer[what] for answer in answers) for what in ("weights", "gradients", "moved")}
 
 
 def of_step(costs: dict[str, float]) -> float:
@@ -133,59 +76,43 @@ def of_step(costs: dict[str, float]) -> float:
     return RANKS * (2 * costs["weights"] + costs["gradients"]) + 2 * (RANKS - 1) * costs["moved"]
 
 
-def measure(ratio: float, arguments: argparse.Namespace) -> dict[str, object]:
-    before = transfers(arguments.megabytes, arguments.samples, arguments.steps)
-    # All ranks sleep what rank 0 says.
-    shared = torch.tensor(ratio * of_step(before))
-    dist.broadcast(shared, 0)
-    seconds = float(shared)
-    vanilla = waves(1, seconds, arguments.megabytes, arguments.samples)
-    rotating = waves(RANKS, seconds, arguments.megabytes, arguments.samples)
-    orders: dict[str, Callable[[], object]] = {
-        "vanilla": lambda: vanilla.step(batch_of),
-        "waves": lambda: rotating.step(batch_of),
-        "gpipe": pipeline("gpipe", seconds, arguments.megabytes, arguments.samples),
-        "1f1b": pipeline("1f1b", seconds, arguments.megabytes, arguments.samples),
-    }
-    steps: dict[str, list[float]] = {name: [] for name in orders}
-    computing: list[tuple[list[float], list[float]]] = []
-    links = [before]
-    for _ in range(arguments.repetitions):
-        for name, step in orders.items():
-            steps[name].append(timed(step, arguments.steps))
-        spans = rotating.spans
-        computing.append(
-            tuple(
-                [end - start for kind, *_, start, end in spans if kind == chosen] for chosen in ("forward", "backward")
-            )
-        )
-        links.append(transfers(arguments.megabytes, arguments.samples, arguments.steps))
-    link = {key: statistics.median(each[key] for each in links) for key in before}
-    forwards = [statistics.median(times) for times in zip(*(each[0] for each in computing), strict=True)]
-    backwards = [statistics.median(times) for times in zip(*(each[1] for each in computing), strict=True)][::-1]
+def computing(answers: list[dict], kind: str) -> list[float]:
+    """Seconds that each partition computed in the last round, in the median of the ranks."""
+    spans = [span for answer in answers for span in answer["spans"] if span[0] == kind]
+    return [statistics.median(end - start for _, p, _, start, end in spans if p == part) for part in range(RANKS)]
+
+
+def medians(repetitions: list[list[float]]) -> list[float]:
+    return [statistics.median(each) for each in zip(*repetitions, strict=True)]
+
+
+def measure(seconds: float, launcher: Launcher | None, arguments: argparse.Namespace) -> dict:
+    with ranks_of(seconds, launcher, arguments) as turns:
+        for way in WAYS:
+            turns.prepare(way, warm_up=1)
+        links, forwards, backwards = [], [], []
+        for _ in turns.repeat(WAYS, arguments.rounds, arguments.repetitions):
+            links.append(transfers(turns, arguments))
+            answers = turns.rounds[ROTATING][-1].answers
+            forwards.append(computing(answers, "forward"))
+            backwards.append(computing(answers, "backward"))
+        rounds = {way: turns.seconds(way) for way in WAYS}
+    link = {what: statistics.median(each[what] for each in links) for what in links[0]}
     costs = [
-        PartitionCosts(forward, backward, link["moved"] if k < RANKS - 1 else 0.0, link["weights"], link["gradients"])
-        for k, (forward, backward) in enumerate(zip(forwards, backwards, strict=True))
+        PartitionCosts(
+            forward, backward, link["moved"] if part < RANKS - 1 else 0.0, link["weights"], link["gradients"]
+        )
+        for part, (forward, backward) in enumerate(zip(medians(forwards), medians(backwards), strict=True))
     ]
-    for each in (vanilla, rotating):
-        each.close()
     return {
-        "ratio": seconds / of_step(link),
+        "ratio": sum(each.forward + each.backward for each in costs) / of_step(link),
         "slept": seconds,
+        "repetitions": arguments.repetitions,
         "costs": [asdict(each) for each in costs],
-        "seconds": steps,
-        "predicted": {"vanilla": vanilla_step_time(costs), "waves": waves_step_time(costs)},
+        "seconds": rounds,
+        "predicted": {ONE_PARTITION: vanilla_step_time(costs), ROTATING: waves_step_time(costs)},
         "efficiency": efficiency(costs),
     }
-
-
-def run(rank: int, arguments: argparse.Namespace, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=RANKS)
-    found = [measure(ratio, arguments) for ratio in arguments.ratios]
-    if rank == 0:
-        Path(folder, "found.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
 
 
 def table(found: list[dict]) -> str:
@@ -194,15 +121,16 @@ def table(found: list[dict]) -> str:
         "| 1F1B, ms | waves over 1F1B |",
         "|---" * 10 + "|",
     ]
-    for each in found:
-        ms = {name: 1e3 * statistics.median(times) for name, times in each["seconds"].items()}
-        measured = ms["vanilla"] / ms["waves"]
-        ratios = sorted(f / w for f, w in zip(each["seconds"]["1f1b"], each["seconds"]["waves"], strict=True))
+    for each in sorted(found, key=lambda one: one["ratio"]):
+        rounds = each["seconds"]
+        ms = {way: f"{1e3 * statistics.median(times):.0f}" for way, times in rounds.items()}
+        share, half = median_ratio(rounds[ONE_PARTITION], rounds[ROTATING], each["repetitions"])
+        of = each["efficiency"]
         lines.append(
-            f"| {each['ratio']:.2f} | {ms['vanilla']:.0f} | {ms['waves']:.0f} | {1e3 * each['predicted']['waves']:.0f} "
-            f"| **{measured:.2f}** | {each['efficiency']:.2f} | {measured / each['efficiency']:.2f} "
-            f"| {ms['gpipe']:.0f} | {ms['1f1b']:.0f} "
-            f"| **{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f}) |"
+            f"| {each['ratio']:.2f} | {ms[ONE_PARTITION]} | {ms[ROTATING]} | {1e3 * each['predicted'][ROTATING]:.0f} "
+            f"| **{format_ratio(share, half)}** | {of:.2f} | **{format_ratio(share / of, half and half / of)}** "
+            f"| {ms[GPIPE]} | {ms[PIPELINE]} "
+            f"| {format_ratio(*median_ratio(rounds[PIPELINE], rounds[ROTATING], each['repetitions']))} |"
         )
     return "\n".join(lines)
 
@@ -210,18 +138,24 @@ def table(found: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of all measurements")
-    parser.add_argument("--megabytes", type=float, default=8.0, help="of weights, in all partitions")
-    parser.add_argument("--samples", type=int, default=64, help="of a batch, and of a micro-batch")
+    parser.add_argument("--megabytes", type=float, default=2.0, help="of weights, in all partitions")
+    parser.add_argument("--megabits", type=float, default=200.0, help="per second and direction; 0: over the loopback")
+    parser.add_argument("--samples", type=int, default=16, help="of a batch, and of a micro-batch")
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, help="computing of a batch / transfers")
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4, help="of each order in a repetition")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2, help="of each way in a repetition")
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
     print(dp.environment(), file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(run, (arguments, folder), nprocs=RANKS)
-        found = json.loads(Path(folder, "found.json").read_text())
-    arguments.output.write_text(json.dumps(found, indent=1))
+    limited = machines(RANKS, arguments.megabits * 1e6, os.cpu_count() or 1) if arguments.megabits else None
+    found = []
+    with limited or contextlib.nullcontext() as launcher:
+        with ranks_of(0.0, launcher, arguments) as turns:
+            seconds = of_step(transfers(turns, arguments))
+        for ratio in arguments.ratios:
+            found.append(measure(ratio * seconds, launcher, arguments))
+            print(table(found[-1:]), file=sys.stderr)
+            arguments.output.write_text(json.dumps(found, indent=1))
     print(table(found))
 
 

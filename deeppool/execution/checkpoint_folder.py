@@ -99,7 +99,10 @@ class CheckpointFolder:
         folder = self.path or temporary
         assert folder is not None
         partial = checkpoint.begin(folder, updates)
-        shards = write(partial)
+        return self.seal(partial, write(partial), updates)
+
+    def seal(self, partial: Path, shards: Sequence[Mapping[str, Any]], updates: int) -> Path:
+        """Completes a checkpoint that the ranks have written; see :meth:`save`."""
         record = Checkpoint(
             model=self.model,
             graph_fingerprint=self.graph_fingerprint,

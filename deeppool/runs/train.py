@@ -74,8 +74,8 @@ def train(
         policy: how background jobs share a device with a rank, see :data:`deeppool.base.sharing.POLICIES`. Default:
             ``priority``.
         max_slowdown: bound on the slowdown of the training by them: 0.03 is 3 %.
-        gradient_sync: how ranks sum their gradients: :class:`deeppool.TransferScheduler` or
-            :class:`deeppool.EagerSGD`. Default: in buckets, each iteration with its whole update.
+        gradient_sync: how ranks sum their gradients: :class:`deeppool.TransferScheduler`, :class:`deeppool.EagerSGD`
+            or :class:`deeppool.WaveletDataParallel`. Default: in buckets, each iteration with its whole update.
         load_imbalance: delays that ranks are given before they compute, to study what late ranks cost: a function of
             rank and update, as those of :mod:`deeppool.collectives.partial.load_imbalance`.
         run_control: lets another thread change that bound during the training.
@@ -96,6 +96,12 @@ def train(
         DocumentError: a checkpoint cannot be written or read.
     """
     check_common_clock(plan.device)
+    if gradient_sync is not None and (isinstance(gradient_sync, type) or not hasattr(gradient_sync, "driver")):
+        name = getattr(gradient_sync, "__name__", type(gradient_sync).__name__)
+        raise InvalidValueError(
+            f"gradient_sync must be a method such as dp.TransferScheduler(), got {name} (a WaveletModelParallel has "
+            "partitions of its own in place of a plan: use it in processes that have joined torch.distributed)"
+        )
     for name, value, least in (
         ("steps", steps, 1),
         ("checkpoint_every", checkpoint_every, 1),

@@ -15,7 +15,7 @@ from deeppool.widgets.comparison_panel import ComparisonPanel
 class OrderPanel(ComparisonPanel[CrossoverComparison]):
     """Measures orders of jobs as :func:`deeppool.compare_orders` does, and draws which job computes and sends when."""
 
-    def __init__(self, jobs: Sequence[TrainingJob], *, global_batch: int, ranks: int = 2, repetitions: int = 3) -> None:
+    def __init__(self, jobs: Sequence[TrainingJob], *, global_batch: int, ranks: int = 2, repetitions: int = 5) -> None:
         """Lays out the controls.
 
         Args:

@@ -29,7 +29,7 @@ class TechniquePanel(ComparisonPanel[MeasuredWays]):
         ways: Sequence[str] = FIVE_TECHNIQUES,
         plan: Plan | None = None,
         predicted: Advice | None = None,
-        repetitions: int = 3,
+        repetitions: int = 5,
     ) -> None:
         """Lays out the controls.
 

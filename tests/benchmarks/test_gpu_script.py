@@ -121,3 +121,18 @@ def test_on_the_emulated_device_a_background_has_every_mechanism_in_the_ranks_pr
             assert row["home"] == "thread of the rank", row
             assert row["priority"] == f"stream priority {'high' if 'naive' in name else 'low'}"
             assert row["harvest"] > 0
+
+
+def test_waves_are_measured_beside_one_of_twice_the_batch(script):
+    summary = json.loads(
+        (script("--device", "emulated:h200", "--quick", "--parts", "waves") / "summary.json").read_text()
+    )
+    rows = summary["waves"]["rows"]
+    assert summary["waves"]["left_out"] == []
+    assert [(row["waves"], row["batch"]) for row in rows] == [(1, 8), (2, 8), (1, 16)]
+    for row in rows:
+        assert row["throughput"] == row["batch"] / row["iteration_time"]
+        # What is in use is never more than what is reserved.
+        assert 0 < max(used for _, used in row["memory_timeline"]) <= row["peak"] <= row["memory"]
+        times = [seconds for seconds, _ in row["memory_timeline"]]
+        assert times == sorted(times)

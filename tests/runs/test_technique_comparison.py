@@ -69,6 +69,43 @@ def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
     assert {one.verdict for one in verdicts(advice)} == {"unknown"}
 
 
+def test_what_is_within_its_interval_shows_no_difference() -> None:
+    noisy = MeasuredWay("<fast>", (0.5, 0.5, 1.1, 1.1), 8, technique="ordered transfers")
+    record = measured()
+    record = replace(record, ways=(record.ways[0], noisy))
+    found = next(one for one in verdicts(predicted(), record) if one.technique == "ordered transfers")
+    assert found.measured is not None and found.half_width is not None
+    assert found.measured > 1 > found.measured - found.half_width
+    assert found.verdict == "unknown"
+    assert "no difference shown" in found.why
+
+
+def test_collocation_is_judged_by_the_sum_of_both_jobs_throughputs() -> None:
+    run = dp.load(RECORDED / "run.json")
+    advice = replace(predicted(), findings=(Finding("collocation", "unknown", 1.1, "some reason", "some command"),))
+
+    def judged(slowdown: float, harvest: float, margin: float | None, record: MeasuredWays | None = None):
+        foreground = replace(run.foreground, slowdown=slowdown, slowdown_margin=margin)
+        background = replace(run.background, harvest=harvest, harvest_margin=0.03)
+        return verdicts(advice, record, replace(run, foreground=foreground, background=background))[0]
+
+    # Four fifths of the foreground and half of the background.
+    found = judged(0.25, 0.5, 0.0625)
+    assert found.verdict == "yes"
+    assert found.measured == pytest.approx(0.8 + 0.5)
+    assert found.half_width == pytest.approx((0.04**2 + 0.03**2) ** 0.5)
+    assert "0.80 of the plan alone" in found.why
+    # A plan that is half as fast as the baseline.
+    slow = MeasuredWay("plan", (2.0, 2.0, 2.2, 2.2), 8, technique="burst parallelism")
+    found = judged(0.25, 0.5, 0.0625, replace(measured(), ways=(measured().ways[0], slow)))
+    assert found.verdict == "no"
+    assert found.measured == pytest.approx(0.4 + 0.5)
+    assert "of DDP, best bucket" in found.why
+    assert judged(0.25, 0.21, 0.05).verdict == "unknown"
+    assert judged(0.25, 0.5, None).verdict == "unknown"
+    assert verdicts(advice, measured())[0].measured is None
+
+
 def test_gains_are_drawn_beside_predictions() -> None:
     record = measured()
     advice = predicted()
@@ -97,17 +134,17 @@ def test_waves_of_a_rank_have_rows_of_their_own() -> None:
 @pytest.mark.processes
 def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     so_far: list[MeasuredWays] = []
-    ways = ["DDP", "majority", "crossover", "two waves", "rotating partitions", "1F1B pipeline"]
+    ways = ["DDP", "majority", "crossover", "two waves", "rotating partitions", "1F1B pipeline", "GPipe pipeline"]
     found = dp.compare_techniques(
         make_job(), global_batch=8, ways=ways, repetitions=2, rounds=2, late=0.01, on_record=so_far.append
     )
     assert [way.name for way in found.ways] == ways
     assert [one.repetitions for one in so_far] == [1, 2]
     # Rounds without an order have one mean of each repetition.
-    assert [len(way.seconds) for way in found.ways] == [4, 2, 4, 4, 4, 4]
+    assert [len(way.seconds) for way in found.ways] == [4, 2, 4, 4, 4, 4, 4]
     # One rank is late in each step, so whoever waits for it takes as long.
     assert min(found.way("DDP").seconds) > 0.01
-    assert [way.samples for way in found.ways] == [8, 8, 16, 8, 8, 8]
+    assert [way.samples for way in found.ways] == [8, 8, 16, 8, 8, 8, 8]
     waves, partitions = found.way("two waves").timeline, found.way("rotating partitions").timeline
     assert waves is not None and partitions is not None
     assert {span.gpu % 2 for span in waves.spans if span.kind in ("forward", "backward")} == {0, 1}

@@ -197,6 +197,12 @@ def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous
     assert dp.load(dp.save(records[1], tmp_path / "record.json")) == records[1]
 
 
+def test_what_is_no_method_of_sending_gradients_is_refused() -> None:
+    for method in (dp.WaveletModelParallel, dp.TransferScheduler, "ring"):
+        with pytest.raises(InvalidValueError, match=r"such as dp.TransferScheduler\(\), got (Wavelet|Transfer|str)"):
+            dp.train(make_plan(2), make_job(), steps=1, gradient_sync=method)
+
+
 def in_halves(plan: TransferPlan) -> TransferPlan:
     halves = [
         replace(transfer, pattern=pattern)

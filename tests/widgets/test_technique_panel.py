@@ -30,7 +30,7 @@ def test_a_technique_panel_shows_gains_and_verdicts(monkeypatch: pytest.MonkeyPa
     # Burst parallelism needs a plan.
     assert given["ways"] == [name for name in FIVE_TECHNIQUES if name != BURST]
     assert given["ways"][0] == TUNED_DDP
-    assert (given["late"], given["repetitions"]) == (0.1, 3)
+    assert (given["late"], given["repetitions"]) == (0.1, 5)
     assert panel.static() is not None
     assert "ordered transfers    yes" in panel.status.value
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from deeppool.collectives.layout import Layout
-from deeppool.device.emulated.device import EmulatedDevice, new_device
+from deeppool.device.emulated.device import new_device
+from deeppool.device.protocol import Device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer
@@ -22,7 +23,7 @@ WARM_UP, TIMED = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class WaveRun:
-    """A training on an emulated GPU, one rank alone."""
+    """A training on one GPU, one rank alone."""
 
     waves: int
     batch: int
@@ -56,10 +57,11 @@ def tick_tock(captured: CapturedModel, gpu: str, batches: Sequence[int]) -> tupl
     return tuple(found)
 
 
-def train_waves(
-    captured: CapturedModel, device: EmulatedDevice, batch: int, *, waves: int
-) -> tuple[WaveRun, list[RawSpan]]:
-    """Trains on a new device kernel by kernel, without values; returns memory and time, and spans."""
+def train_waves(captured: CapturedModel, device: Device, batch: int, *, waves: int) -> tuple[WaveRun, list[RawSpan]]:
+    """Trains kernel by kernel, on an emulated device without values; returns memory and time, and spans.
+
+    The allocator of the device should have reserved nothing before.
+    """
     model = place_model(captured.copy(), device.torch_device())
     stage = Stage(captured.graph.model, tuple(range(len(captured.graph.layers))), Layout((0,), batch))
     data = SyntheticTask(captured, batch, 0).shard(0, 0, batch)
@@ -85,4 +87,4 @@ def train_waves(
         seconds = (device.clock.now() - started) / TIMED
         spans = [span for each in recorded for span in trainer.timed(each)]
         trainer.close()
-    return WaveRun(waves, batch, device.reserved_memory(), seconds), spans
+    return WaveRun(waves, batch, device.reserved_memory() or 0, seconds), spans

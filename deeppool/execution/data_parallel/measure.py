@@ -26,8 +26,8 @@ METHODS = (DDP, TUNED_DDP, DEAR, SERVERS, CARAMEL)
 """Methods that are measured by default; Caramel is the last one, with which the others are compared."""
 BUCKETS = tuple(float(2**exponent) for exponent in (18, 20, 22, 24, 26))
 """Bytes of buckets among which the best is searched, beside torch's own: 256 KiB to 64 MiB."""
-SIZES = tuple(2**exponent for exponent in range(8, 26, 3))
-"""Bytes at which the network is measured: 256 B to 8 MiB."""
+SIZES = tuple(2**exponent for exponent in range(8, 27, 3))
+"""Bytes at which the network is measured: 256 B to 64 MiB, where a loopback shows its bandwidth on a busy machine."""
 WARM_UP = 6
 """Updates before a method is measured: those of its plan, and one by it."""
 

@@ -46,7 +46,7 @@ def compare_orders(
     device: str = "cpu",
     all_reduce: str = LIBRARY,
     orders: Sequence[str] = ORDERS,
-    repetitions: int = 3,
+    repetitions: int = 5,
     rounds: int = 5,
     bucket_megabytes: float = 25.0,
     launcher: Launcher | None = None,

@@ -4,6 +4,7 @@
     with dp.WaveletModelParallel(job, global_batch=32) as training:
         for step in range(1000):
             loss = training.step(lambda samples: batch_of(step, samples))   # samples of the global batch
+            training.save("checkpoints")      # training.resume("checkpoints") continues, on any number of ranks
         weights = training.state_dict()
 
 In phase k of the forward all ranks compute partition k, each on its own shard of the global batch; the activations then
@@ -13,13 +14,21 @@ the ranks. The rank that keeps a partition updates it. An update is that of sync
 that are not trained lie on all ranks.
 """
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 
 from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
-from deeppool.errors import InvalidValueError
+from deeppool.errors import DeeppoolError, InvalidValueError, RunError
+from deeppool.execution import checkpoint
+from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import RawSpan, Trainer
@@ -61,7 +70,7 @@ class WaveletModelParallel:
         """
         captured = place_model(job.capture(), torch.device(place))
         device = device_of(torch.device(place))
-        communicator = ProcessGroup(device)
+        communicator, self._global_batch = ProcessGroup(device), global_batch
         parts = parts or partitions(captured.graph, communicator.ranks)
         stages = rotated_stages(parts, communicator.ranks if waves is None else waves, global_batch)
         _check(job, captured, stages, communicator.ranks, device.kind)
@@ -105,16 +114,71 @@ class WaveletModelParallel:
         All ranks call it. With fewer waves than ranks, a rank has the state of its own partitions alone.
         """
         found: dict[str, torch.Tensor] = {}
+        with self._all_weights():
+            for key, name in self.trainer.state_dict_names.items():
+                value = self.trainer.state.get(name)
+                if value is not None and value.untyped_storage().nbytes():
+                    found[key] = value.detach().clone()
+        return found
+
+    def save(self, folder: str | os.PathLike[str], *, keep: int = 2) -> Path:
+        """Writes a checkpoint, which any number of ranks, and a training by any plan, can continue; all ranks call it.
+
+        Args:
+            folder: folder of the checkpoints, which all ranks share.
+            keep: number of checkpoints to keep.
+
+        Raises:
+            RunError: a weight is NaN or infinite, or another rank failed.
+            DocumentError: it cannot be written.
+        """
+        checkpoints, updates = self._checkpoints(folder, keep), self.trainer.step.iterations
+        first = self.trainer.rank == 0
+        partial = on_all_ranks(lambda: checkpoint.begin(Path(folder), updates) if first else None)[0]
+        assert partial is not None
+        shards = on_all_ranks(lambda: checkpoint.save_shard(self.trainer, partial))
+        written = on_all_ranks(lambda: checkpoints.seal(partial, shards, updates) if first else None)[0]
+        assert written is not None
+        return written
+
+    def resume(self, folder: str | os.PathLike[str]) -> int:
+        """Restores the latest checkpoint of a folder; returns its updates, 0 if there is none; all ranks call it.
+
+        Raises:
+            InvalidValueError: it is of another training.
+            DocumentError: it is damaged.
+        """
+        found = self._checkpoints(folder).find_resumable()
+        if found is None:
+            return 0
+        with self._all_weights():
+            checkpoint.load(self.trainer, found[0])
+        if (optimizer := self.trainer.update.optimizer) is not None:
+            for parameter in [each for each in optimizer.state if not each.untyped_storage().nbytes()]:
+                # The rank that keeps a weight updates it.
+                del optimizer.state[parameter]
+        return found[1]
+
+    def _checkpoints(self, folder: str | os.PathLike[str], keep: int = 2) -> CheckpointFolder:
+        graph = self.trainer.captured.graph
+        return CheckpointFolder(
+            path=Path(folder),
+            every=1,
+            keep=keep,
+            model=graph.model,
+            graph_fingerprint=graph.fingerprint,
+            global_batch=self._global_batch,
+        )
+
+    @contextmanager
+    def _all_weights(self) -> Iterator[None]:
+        """Gets the weights of all partitions that this rank computes with, for the block; all ranks enter it."""
         for weights in self._weights:
             if weights.uses:
                 weights.wait()
-        for key, name in self.trainer.state_dict_names.items():
-            value = self.trainer.state.get(name)
-            if value is not None and value.untyped_storage().nbytes():
-                found[key] = value.detach().clone()
+        yield
         for weights in self._weights:
             weights.release()
-        return found
 
     @property
     def spans(self) -> list[RawSpan]:
@@ -168,6 +232,30 @@ class WaveletModelParallel:
         if not self._weights[bucket.part].owns:
             for parameter in bucket.parameters:
                 parameter.grad = None
+
+
+Result = TypeVar("Result")
+
+
+def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
+    """Does some work on this rank; returns the results of all, which call it together.
+
+    Raises:
+        RunError: another rank failed. This rank's own error is raised as it is.
+    """
+    found: list[tuple[Any, str | None]] = [(None, None)] * dist.get_world_size()
+    error, mine = None, cast(tuple[Any, str | None], (None, None))
+    try:
+        mine = (work(), None)
+    except DeeppoolError as caught:
+        mine, error = (None, str(caught)), caught
+    dist.all_gather_object(found, mine)
+    if error is not None:
+        raise error
+    for rank, (_, failure) in enumerate(found):
+        if failure is not None:
+            raise RunError(f"rank {rank}: {failure}")
+    return [result for result, _ in found]
 
 
 def _names(captured: CapturedModel, stage: Stage) -> list[str]:

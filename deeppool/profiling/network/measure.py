@@ -261,6 +261,6 @@ def _link(curve: Curve, source: str) -> Link:
     if not line.seconds_per_byte > 0:
         raise RunError(
             f"transfers of {format_bytes(curve.sizes[0])} to {format_bytes(curve.sizes[-1])} take the same time, which "
-            "shows no bandwidth (measure larger sizes too)"
+            "shows no bandwidth (measure larger sizes too, or where less else runs)"
         )
     return Link(1 / line.seconds_per_byte, line.latency, f"{source}; the line is {line.errors}")

@@ -28,8 +28,6 @@ from deeppool.runs.technique_comparison.timeline import timeline_of
 from deeppool.training.training_job import TrainingJob, save_job
 
 WORKER = "deeppool.runs.technique_comparison.rank"
-LARGE = 2**26
-"""Bytes at which a loopback shows its bandwidth on a busy machine, where smaller messages differ by chance alone."""
 
 
 @registered
@@ -139,7 +137,7 @@ class _Measured:
         cluster: Any = None
         if CARAMEL in self.ways:
             self.turns.report("measuring the network", 0.05)
-            cluster = self.turns.ask("network", sizes=(*SIZES, LARGE), seconds=network_seconds)[0]["cluster"]
+            cluster = self.turns.ask("network", sizes=SIZES, seconds=network_seconds)[0]["cluster"]
         for place, name in enumerate(self.ways):
             self.turns.report(f"preparing {name}", 0.1 + 0.3 * place / len(self.ways))
             made = {"cluster": cluster, "warm_up": WARM_UP if name == CARAMEL else 1, "bucket": None}

@@ -10,7 +10,12 @@ DOUBLED_DDP, BURST, CROSSOVER, TWO_WAVES, MAJORITY, SOLO = (
     "majority",
     "solo",
 )
-ONE_PARTITION, ROTATING, PIPELINE = "model parallelism", "rotating partitions", "1F1B pipeline"
+ONE_PARTITION, ROTATING, PIPELINE, GPIPE = (
+    "model parallelism",
+    "rotating partitions",
+    "1F1B pipeline",
+    "GPipe pipeline",
+)
 
 NOTES = {
     DOUBLED_DDP: "half as many updates, of twice the batch",
@@ -31,7 +36,7 @@ TECHNIQUES = {
 }
 """Technique, by the name that the advice has for it, that a way performs."""
 DATA_PARALLEL_WAVES = (TUNED_DDP, DOUBLED_DDP, TWO_WAVES)
-MODEL_PARALLEL_WAVES = (ONE_PARTITION, PIPELINE, ROTATING)
+MODEL_PARALLEL_WAVES = (ONE_PARTITION, GPIPE, PIPELINE, ROTATING)
 FIVE_TECHNIQUES = (TUNED_DDP, BURST, MAJORITY, CARAMEL, CROSSOVER, DOUBLED_DDP, TWO_WAVES)
 WAYS = (*dict.fromkeys((*FIVE_TECHNIQUES, DDP, SOLO, *MODEL_PARALLEL_WAVES)),)
 """All ways."""

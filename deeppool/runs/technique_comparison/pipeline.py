@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -13,12 +13,11 @@ from deeppool.execution.trainer import RawSpan
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.graph.layer import LayerGraph
-from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.training.training_job import TrainingJob
 
 
 class PipelineSteps:
-    """One stage of a pipeline of torch (1F1B), with a micro-batch for each rank."""
+    """One stage of a pipeline of torch, with a micro-batch for each rank."""
 
     spans: ClassVar[list[RawSpan]] = []
 
@@ -26,25 +25,30 @@ class PipelineSteps:
         self,
         job: TrainingJob,
         captured: CapturedModel,
+        parts: Sequence[Sequence[int]],
         batch: int,
         read: Callable[[], tuple[torch.Tensor, ...]],
         place: torch.device,
+        *,
+        schedule: str = "1F1B",
     ) -> None:
         """Traces the model, and makes this rank's stage; every rank calls it.
 
         Args:
             job: its loss and optimizer.
             captured: this way's own model.
+            parts: layers of each rank's stage.
             batch: samples of an update.
             read: reads all samples of the next batch.
             place: device of this rank.
+            schedule: name of the order of micro-batches, such as ``GPipe``.
         """
-        from torch.distributed.pipelining import Schedule1F1B, SplitPoint, pipeline
+        from torch.distributed.pipelining import SplitPoint, pipeline
+        from torch.distributed.pipelining.schedules import get_schedule_class
 
         self._rank, self._ranks, self._read = dist.get_rank(), dist.get_world_size(), read
         if batch % self._ranks:
             raise InvalidValueError(f"a pipeline of torch needs a multiple of {self._ranks} samples, got {batch}")
-        parts = partitions(captured.graph, self._ranks)
         *inputs, _ = read()
         with warnings.catch_warnings():
             # Of torch's own calls.
@@ -55,7 +59,8 @@ class PipelineSteps:
                 split_spec=dict.fromkeys(splits(captured.graph, captured.source, parts), SplitPoint.BEGINNING),
             )
         stage = stages.build_stage(self._rank, place)
-        self._schedule = Schedule1F1B(stage, self._ranks, loss_fn=job.loss or classification_loss)
+        make: Any = get_schedule_class(schedule)
+        self._schedule = make(stage, self._ranks, loss_fn=job.loss or classification_loss)
         self._optimizer = job.optimizer(
             [(name, value) for name, value in stage.submod.named_parameters() if value.requires_grad]
         )

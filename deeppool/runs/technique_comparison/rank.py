@@ -25,10 +25,12 @@ from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import place_sockets_in, user_task
 from deeppool.execution.worker import serve
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.layer import LayerGraph
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 from deeppool.interleaving.wavelet.driver import WaveDriver
 from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
+from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
@@ -69,7 +71,8 @@ class TechniqueRank(JoinedRank):
             names.TWO_WAVES: self._waves,
             names.ONE_PARTITION: lambda: self._partitions(1),
             names.ROTATING: lambda: self._partitions(self.ranks),
-            names.PIPELINE: self._pipeline,
+            names.PIPELINE: lambda: self._pipeline("1F1B"),
+            names.GPIPE: lambda: self._pipeline("GPipe"),
         }
 
     @property
@@ -137,16 +140,23 @@ class TechniqueRank(JoinedRank):
         ]
         return CrossoverSteps(jobs, queue.close_groups)
 
+    def parts(self, graph: LayerGraph) -> tuple[tuple[int, ...], ...]:
+        """Returns the layers of each partition, the same for waves and pipelines."""
+        return partitions(graph, self.ranks)
+
     def _partitions(self, waves: int) -> Steps:
         # Each wave trains as many samples as a rank does by data parallelism.
         batch = self._batch * waves // self.ranks
+        job, parts = load_job(self.folder), self.parts(self._task.captured.graph)
         with self.device.unbound():
-            training = WaveletModelParallel(load_job(self.folder), global_batch=batch, waves=waves, place=self.place)
+            training = WaveletModelParallel(job, global_batch=batch, waves=waves, parts=parts, place=self.place)
         return PartitionSteps(training, self._batches())
 
-    def _pipeline(self) -> Steps:
-        whole = self._batches()
-        return PipelineSteps(self._job, self._own(), self._batch, lambda: whole()(range(self._batch)), self.place)
+    def _pipeline(self, schedule: str) -> Steps:
+        whole, captured = self._batches(), self._own()
+        read = lambda: whole()(range(self._batch))  # noqa: E731
+        parts = self.parts(captured.graph)
+        return PipelineSteps(self._job, captured, parts, self._batch, read, self.place, schedule=schedule)
 
     def _own(self) -> CapturedModel:
         """Returns a replica for one way."""

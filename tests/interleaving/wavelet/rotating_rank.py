@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import deeppool as dp
+from deeppool.errors import InvalidValueError, RunError
 from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
 from deeppool.training.training_job import Training
 
@@ -54,21 +56,51 @@ def batch_of(number: int, samples: range = range(BATCH)) -> tuple[torch.Tensor, 
     return inputs[samples.start : samples.stop], targets[samples.start : samples.stop]
 
 
+def make_job(name: str) -> dp.TrainingJob:
+    own = rule(name)
+    return dp.TrainingJob(
+        model=make_model(),
+        input_shape=(WIDTH,),
+        dataset=list,
+        optimizer=own.optimizer,
+        schedule=own.schedule,
+        clip_norm=own.clip_norm,
+    )
+
+
+def continue_training(rank: int, ranks: int, name: str, updates: range, folder: str) -> None:
+    """Resumes the latest checkpoint, makes some updates, and writes one; saves what this rank has of the optimizer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    meeting = Path(folder, f"rendezvous-{updates.start}").as_uri()
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    with WaveletModelParallel(make_job(name), global_batch=BATCH) as training:
+        assert training.resume(folder) == updates.start
+        states = len(training.trainer.update.optimizer.state)
+        for number in updates:
+            training.step(lambda samples, n=number: batch_of(n, samples))
+        assert training.save(folder, keep=1).name == f"step-{updates.stop:06}"
+        torch.save(states, Path(folder, f"states-{updates.start}-{rank}.pt"))
+        refusal = f"at global batch {BATCH}, this is Chain at {2 * BATCH}"
+        with (
+            WaveletModelParallel(make_job(name), global_batch=2 * BATCH) as other,
+            pytest.raises(InvalidValueError, match=refusal),
+        ):
+            other.resume(folder)
+        if rank == ranks - 1:
+            with torch.no_grad():
+                training.trainer.parameters["head.weight"].fill_(float("nan"))
+        with pytest.raises(RunError, match=r"'head\.weight' holds values that are no number"):
+            training.save(folder)
+    dist.destroy_process_group()
+
+
 def train(rank: int, ranks: int, cases: list[tuple[str, int]], folder: str) -> None:
     """Trains under each rule with a number of waves; saves this rank's weights, its losses, and what it computed."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for name, waves in cases:
-        own = rule(name)
-        job = dp.TrainingJob(
-            model=make_model(),
-            input_shape=(WIDTH,),
-            dataset=list,
-            optimizer=own.optimizer,
-            schedule=own.schedule,
-            clip_norm=own.clip_norm,
-        )
-        with WaveletModelParallel(job, global_batch=BATCH, waves=waves) as training:
+        with WaveletModelParallel(make_job(name), global_batch=BATCH, waves=waves) as training:
             losses = [training.step(lambda samples, n=number: batch_of(n, samples)) for number in range(UPDATES)]
             states = training.trainer.update.optimizer.state
             held = {key for key, value in training.trainer.parameters.items() if value.untyped_storage().nbytes()}

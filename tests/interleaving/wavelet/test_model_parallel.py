@@ -7,10 +7,20 @@ import torch
 from torch import nn
 
 from deeppool.errors import InvalidValueError
+from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.interleaving.wavelet.rotation import partitions, rotated_stages
-from tests.interleaving.wavelet.rotating_rank import BATCH, UPDATES, WIDTH, batch_of, make_model, rule, train
+from tests.interleaving.wavelet.rotating_rank import (
+    BATCH,
+    UPDATES,
+    WIDTH,
+    batch_of,
+    continue_training,
+    make_model,
+    rule,
+    train,
+)
 from tests.ranks import run_ranks
 
 
@@ -51,6 +61,22 @@ def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
         if waves == ranks:
             assert all(set(each["weights"]) == set(model.state_dict()) for each in found)
         check_rotation(found, waves)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_another_number_of_ranks_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    run_ranks(continue_training, (3, name, range(2), str(tmp_path)), 3)
+    run_ranks(continue_training, (2, name, range(2, UPDATES), str(tmp_path)), 2)
+    model, _ = one_process(name)
+    # A damaged one was not written over it.
+    found = load_weights(latest(tmp_path))
+    assert set(found) == set(model.state_dict())
+    for key, value in found.items():
+        assert torch.allclose(value, model.state_dict()[key], rtol=1e-4, atol=1e-6), key
+    # Every state lies on one rank again.
+    states = [torch.load(tmp_path / f"states-2-{rank}.pt", weights_only=True) for rank in range(2)]
+    assert sum(states) == sum(value.requires_grad for value in model.parameters()) and min(states) > 0
 
 
 def check_rotation(found: list[dict], waves: int) -> None:
