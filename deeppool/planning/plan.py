@@ -237,7 +237,8 @@ class Plan:
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "
-            f"({self.speedup:.2f}x one GPU; {self.baseline} {format_seconds(self.data_parallel_iteration_time)}), "
+            f"({self.data_parallel_iteration_time / self.iteration_time:.2f}x {self.baseline}, which takes "
+            f"{format_seconds(self.data_parallel_iteration_time)}; {self.speedup:.2f}x one GPU), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )
         if self.claim is not None:

@@ -2,15 +2,21 @@
 
 from dataclasses import replace
 
+from deeppool.costs.communication import Network, default_model
+from deeppool.costs.table import price
 from deeppool.planning import planner
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
 
 
 def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync):
-    """Costs of a request."""
+    """Costs of a request; GPU counts may be given one by one."""
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, batch, optimizer))
-    return replace(cost_table(profile, cluster, batch, gpu_counts, network_model), overlap=overlap_sync)
+    if isinstance(gpu_counts, tuple):
+        costs = price(profile, Network(cluster, network_model or default_model(cluster)), batch, gpu_counts)
+    else:
+        costs = cost_table(profile, cluster, batch, gpu_counts, network_model)
+    return replace(costs, overlap=overlap_sync)
 
 
 def plan(

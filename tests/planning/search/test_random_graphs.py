@@ -1,7 +1,8 @@
 """The planner on a hundred thousand random graphs, checked from its plans alone; on small ones against all plans.
 
+Half of them in the paper's model, over powers of two and all GPU counts; half as they run, over random GPU counts too.
 A hundred in ``make test``, a fifth as many against all plans; ``make stress`` checks all, and two thousand against all
-plans. A failure names its problem's number, and ``check(number)`` repeats it.
+plans. A failure names its problem's number, and ``check(number)`` or ``check_as_run(number)`` repeats it.
 """
 
 import random
@@ -17,6 +18,7 @@ from deeppool.planning.search import parallel_block
 from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
+from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition, places_of
 from tests.planning.searched import plan
@@ -32,17 +34,19 @@ MOST_BRANCHES_OF_ANY_WIDTH = 3
 """The same over any GPU counts."""
 MOST_GPUS = {1: 32, 3: 12, 4: 5}
 """The same where a branch forks again: most branches on more than so many GPUs."""
+NEIGHBOURS = 10
+"""Plans with which one that runs is compared, each different in one layer."""
 ROUNDING = 1e-9
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_plan_satisfies_its_invariants(part):
     seen = Counter()
     for number in range(part * GRAPHS // PARTS, (part + 1) * GRAPHS // PARTS):
-        seen.update(check(number))
+        seen.update(check(number) if part < PARTS // 2 else check_as_run(number))
     if GRAPHS // PARTS >= 5000:
         # So many problems hold every kind of graph and of plan.
         kinds = (
@@ -80,6 +84,52 @@ def check(number):
         check_bound(made, request, which)
         seen["given up"] = 1
     return seen
+
+
+def check_as_run(number):
+    """The same for a plan whose all-reduces overlap; the clock is that of events."""
+    rng = random.Random(number)
+    which = rng.choice(["powers", "all", "some"])
+    most_layers, most_gpus = (30, 64) if which == "powers" else (16, 24)
+    problem = random_problem(rng, min(rng.randint(1, most_layers), rng.randint(1, most_layers)), most_gpus)
+    if which == "some":
+        which = some_counts(rng, problem.cluster.gpus)
+    limit = rng.choice(LIMITS)
+    made = plan(problem.profile, problem.cluster, problem.global_batch, limit, gpu_counts=which, overlap_sync=True)
+    result = simulate(made)
+    check_gpus(made, result)
+    check_clock(made, result)
+    check_baselines(made)
+    definition, places = Definition(problem.profile, problem.cluster, problem.global_batch), places_of(made)
+    assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=ROUNDING)
+    for layer, amplification in zip(made.layers, definition.amplifications(places), strict=True):
+        assert layer.amplification == pytest.approx(amplification, rel=ROUNDING)
+    assert keeps(definition, places, limit)
+    for other in neighbours(rng, made):
+        if keeps(definition, other, limit):
+            assert made.iteration_time <= factor(made) * iteration_with_overlap(definition, other)[0] * (1 + ROUNDING)
+    return kinds_of(made)
+
+
+def some_counts(rng, gpus):
+    """One GPU and a random subset of the other counts."""
+    return (1, *sorted(rng.sample(range(2, gpus + 1), rng.randint(0, gpus - 1))))
+
+
+def keeps(definition, places, limit):
+    """Whether all layers keep a limit, each with its all-reduce in full."""
+    return limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING)
+
+
+def neighbours(rng, made):
+    """Plans that differ in one layer, which has fewer GPUs, or more if all layers start on the same GPU."""
+    places = places_of(made)
+    alone = not any(start for _, start in places)
+    for layer in rng.sample(range(len(places)), min(NEIGHBOURS, len(places))):
+        count, start = places[layer]
+        others = [other for other in made.gpu_counts if (alone and other != count) or other < count]
+        if others:
+            yield [*places[:layer], (rng.choice(others), start), *places[layer + 1 :]]
 
 
 @pytest.mark.timeout(1800)
