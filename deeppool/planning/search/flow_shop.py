@@ -75,9 +75,9 @@ def fastest_in_sequence(
     history = [labels]
     for layer, rest in zip(reversed(order), _rests(costs, sync, order, prices), strict=True):
         labels = _before(labels, layer, costs, sync, prices, rest, at_most * (1 - ROUNDING))
+        if not len(labels.seconds):
+            return None
         history.append(labels)
-    if not len(labels.seconds):
-        return None
     ends = labels.seconds + labels.lag
     return _trace(history, int(ends.argmin())), float(ends.min())
 

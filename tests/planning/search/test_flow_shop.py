@@ -50,3 +50,12 @@ def test_more_labels_than_allowed_are_given_up(monkeypatch):
     monkeypatch.setattr(flow_shop, "MOST_LABELS", 1)
     with pytest.raises(TooManyLabelsError):
         fastest_in_sequence(two_layers(), SYNC, [0, 1], None, math.inf)
+
+
+def test_a_search_without_a_way_left_stops(monkeypatch):
+    # It went on with no labels: of a layer that reads seven others, over 17 GPU counts, that took 23 GB of memory.
+    added = []
+    before = flow_shop._before
+    monkeypatch.setattr(flow_shop, "_before", lambda *arguments: added.append(arguments) or before(*arguments))
+    assert fastest_in_sequence(two_layers(), SYNC, [0, 1], None, 1e-3) is None
+    assert len(added) == 1

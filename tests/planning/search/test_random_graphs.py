@@ -34,7 +34,7 @@ MOST_BRANCHES_OF_ANY_WIDTH = 3
 """The same over any GPU counts."""
 MOST_GPUS = {1: 32, 3: 12, 4: 5}
 """The same where a branch forks again: most branches on more than so many GPUs."""
-NEIGHBOURS = 10
+MOST_CHANGED = 10
 """Plans with which one that runs is compared, each different in one layer."""
 ROUNDING = 1e-9
 
@@ -105,7 +105,7 @@ def check_as_run(number):
     for layer, amplification in zip(made.layers, definition.amplifications(places), strict=True):
         assert layer.amplification == pytest.approx(amplification, rel=ROUNDING)
     assert keeps(definition, places, limit)
-    for other in neighbours(rng, made):
+    for other in changed_in_one_layer(rng, made):
         if keeps(definition, other, limit):
             assert made.iteration_time <= factor(made) * iteration_with_overlap(definition, other)[0] * (1 + ROUNDING)
     return kinds_of(made)
@@ -121,11 +121,11 @@ def keeps(definition, places, limit):
     return limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING)
 
 
-def neighbours(rng, made):
+def changed_in_one_layer(rng, made):
     """Plans that differ in one layer, which has fewer GPUs, or more if all layers start on the same GPU."""
     places = places_of(made)
     alone = not any(start for _, start in places)
-    for layer in rng.sample(range(len(places)), min(NEIGHBOURS, len(places))):
+    for layer in rng.sample(range(len(places)), min(MOST_CHANGED, len(places))):
         count, start = places[layer]
         others = [other for other in made.gpu_counts if (alone and other != count) or other < count]
         if others:
