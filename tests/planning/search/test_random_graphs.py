@@ -161,7 +161,8 @@ def check_limit(made: Plan, result: Simulation) -> None:
     for layer in made.layers:
         assert layer.time * layer.gpu_count == pytest.approx(held[layer.name], rel=ROUNDING, abs=ulps)
         if made.amplification_limit is not None:
-            assert held[layer.name] <= made.amplification_limit * layer.single_gpu_time * (1 + ROUNDING)
+            most = made.amplification_limit * layer.single_gpu_time * (1 + ROUNDING)
+            assert held[layer.name] <= most + ulps
     assert made.exempt_layers == ()
 
 
