@@ -28,6 +28,10 @@ PROMOTED = frozenset(
 BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default)
 
 
+GRU = 3
+"""``mode`` of a GRU among PyTorch's recurrent layers."""
+
+
 class ShapesMode(FakeTensorMode):
     """Fake tensor mode that takes the results of batch normalisations from the shapes of their arguments.
 
@@ -54,7 +58,7 @@ class FakeTensorRun(fx.Interpreter):
     """Interpreter with fake parameters and buffers; the caller gives fake inputs.
 
     It runs on the CPU, with operators executed as on a GPU: dropout is one kernel, attention is fused whatever its
-    dropout, and under autocast :data:`SINGLE_PRECISION` operators compute in fp32.
+    dropout, the steps of a GRU are one operator, and under autocast :data:`SINGLE_PRECISION` operators compute in fp32.
     """
 
     def __init__(self, program: fx.GraphModule, mode: FakeTensorMode, *, garbage_collect_values: bool = True) -> None:
@@ -85,6 +89,8 @@ class FakeTensorRun(fx.Interpreter):
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             args = args if len(args) < 5 else (*args[:4], 0.0, *args[5:])
             kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
+        if target is torch.ops.aten.gru.input:
+            return _fused_gru(*args)
         packet = getattr(target, "overloadpacket", None) if torch.is_autocast_enabled("cpu") else None
         wide = any(x.dtype == torch.float32 for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor))
         if packet in SINGLE_PRECISION or (packet in PROMOTED and wide):
@@ -94,3 +100,40 @@ class FakeTensorRun(fx.Interpreter):
 
 def _in_single_precision(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _fused_gru(
+    data: torch.Tensor,
+    hidden: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs a GRU as cuDNN does, all steps of a layer in one operator; on a CPU each step would be several.
+
+    The operator is that of an LSTM, which takes a GRU's three gates where only shapes are computed. Biases get no
+    gradient, because its gradients of biases are of four gates.
+    """
+    steps = data.transpose(0, 1) if batch_first else data
+    per_layer, directions = 4 if has_biases else 2, 2 if bidirectional else 1
+    last = []
+    for layer in range(layers):
+        outputs = []
+        for index in range(layer * directions, (layer + 1) * directions):
+            of_data, of_hidden = weights[index * per_layer :][:2]
+            bias, state = of_data.new_empty(len(of_data)), hidden[index]
+            outputs.append(
+                torch.ops.aten.mkldnn_rnn_layer.default(
+                    *(steps, of_data, of_hidden, bias, bias, state, state, index % directions == 1, []),
+                    *(GRU, state.shape[-1], 1, has_biases, False, False, train),
+                )
+            )
+        steps = torch.cat([output[0] for output in outputs], -1) if bidirectional else outputs[0][0]
+        if dropout and train and layer + 1 < layers:
+            steps = torch.ops.aten.native_dropout.default(steps, dropout, True)[0]
+        last += [output[1] for output in outputs]
+    return steps.transpose(0, 1) if batch_first else steps, torch.stack(last)

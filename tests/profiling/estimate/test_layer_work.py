@@ -183,6 +183,31 @@ def test_an_lstm_multiplies_as_often_as_its_steps_and_gates_require(directions):
     assert sum(k.flops for k in work.backward) == 2 * flops
 
 
+@pytest.mark.parametrize(("directions", "biases"), [(1, True), (2, True), (2, False)])
+def test_a_gru_multiplies_as_often_as_its_steps_and_gates_require(directions, biases):
+    steps, width, hidden = 7, 12, 20
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(width, width)
+            self.layers = nn.GRU(
+                width, hidden, 2, bias=biases, batch_first=True, dropout=0.5, bidirectional=directions == 2
+            )
+
+        def forward(self, x):
+            return self.layers(self.inner(x))[0][:, -1]
+
+    works = model_work(capture(Recurrent(), (steps, width)), BATCH)
+    found = [[k for k in part if "rnn" in k.operator] for work in works for part in (work.forward, work.backward)]
+    forward, backward = (sum((part for part in found[start::2]), []) for start in (0, 1))
+    # Three gates, each a product with the input and with the last state; the second layer's input is the first's
+    # output, of all directions. The backward has two products for each.
+    flops = 2 * BATCH * steps * 3 * hidden * (width + hidden + directions * hidden + hidden) * directions
+    assert sum(k.flops for k in forward) == flops
+    assert sum(k.flops for k in backward) == 2 * flops
+
+
 def test_experts_multiply_the_rows_that_they_are_given_forward_and_twice_backward():
     tokens, width, hidden, experts = 24, 8, 16, 4
 
