@@ -36,6 +36,7 @@ from .planning.studies.collocation_tradeoff import share as share
 from .planning.studies.scaling import scaling as scaling
 from .planning.studies.steps_to_accuracy import StepsTable as StepsTable
 from .planning.studies.steps_to_accuracy import find_steps as find_steps
+from .profiling.calibrate.calibrate import calibrate as calibrate
 from .profiling.comparison import compare_profiles as compare_profiles
 from .profiling.estimate.estimate import estimate as estimate
 from .profiling.measure.profile import profile as profile

@@ -3,9 +3,10 @@
 With ``--json``, a command prints exactly one JSON object to standard output; progress and messages go to
 standard error. Exit codes: 0 for success, 1 for an error or interrupt, reported in one line, 2 for bad usage.
 
-A module per command, or per group of commands: advise, check, cluster, diff, estimate, explain, import_trace (cluster
-import), interference, network, nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env, profile),
-replan, running, run, scaling, show, simulate, simulate_cluster (cluster simulate), train; and what they share:
+A module per command, or per group of commands: advise, calibrate, check, cluster, diff, estimate, explain, import_trace
+(cluster import), interference, network, nightly, notebooks (evaluate, lab), plans (plan, frontier), profiles (env,
+profile), replan, running, run, scaling, show, simulate, simulate_cluster (cluster simulate), train; and what they
+share:
 
 conditions  options of simulations that deviate from the plan
 inputs      reads profiles and plans
@@ -24,6 +25,7 @@ from typing import Annotated
 import typer
 
 from deeppool.cli.advise import advise
+from deeppool.cli.calibrate import calibrate
 from deeppool.cli.check import check
 from deeppool.cli.cluster import cluster
 from deeppool.cli.diff import diff
@@ -66,7 +68,7 @@ app = typer.Typer(
 )
 GROUPS = {
     "Advice": (advise,),
-    "Facts": (env, profile, estimate, network, interference),
+    "Facts": (env, profile, estimate, calibrate, network, interference),
     "Plans": (plan, explain, check, frontier, scaling, simulate),
     "Runs": (run, train, running, replan),
     "Records": (show_files, diff),

@@ -25,7 +25,8 @@ def estimate(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="GPU, or a file with its data sheet; list prints the known ones and their peak rates.",
+            help="GPU, or a file with its data sheet or with the calibration of a machine (`deeppool calibrate`); list "
+            "prints the known GPUs and their peak rates.",
             callback=_list_gpus,
             is_eager=True,
         ),
@@ -36,11 +37,15 @@ def estimate(
         str, typer.Option(help="Per-GPU batch sizes to estimate; plans interpolate.")
     ] = "1,2,4,8,16,32,64",
     precision: Annotated[
-        Precision, typer.Option(help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast.")
-    ] = "tf32",
+        Precision | None,
+        typer.Option(
+            help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast. Default: tf32, or what the "
+            "calibration measured."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the layer times of MODEL on a GPU from its data sheet, without that GPU.
+    """Estimate the layer times of MODEL on a GPU from its data sheet, or on a machine from its calibration.
 
     Against published training throughputs of 64 models and settings that nothing was fitted to, half of the
     iteration times are within 8 % and nine in ten within 24 % (benchmarks/estimates). The profile and its plans are

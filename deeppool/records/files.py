@@ -13,6 +13,7 @@ from deeppool.records.run_record import RunRecord
 
 KINDS = {
     "advice": ("deeppool.advice.record", "Advice"),
+    "calibration": ("deeppool.device.calibration", "Calibration"),
     "cluster": ("deeppool.cluster.cluster", "Cluster"),
     "cluster-comparison": ("deeppool.simulation.cluster.comparison", "ClusterComparison"),
     "cluster-job": ("deeppool.coordinator.history", "JobRecord"),

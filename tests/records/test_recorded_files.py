@@ -22,6 +22,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "findings.3.verdict": "yes",
         "findings.4.gain": None,
     },
+    "calibration": {"networks": 4, "costs.6.family": "convolution", "costs.6.per_byte": 3.101979775282632e-12},
     "cluster": {"gpus": 8, "name": "a small one", "gpus_per_node": 4, "inside.bandwidth": 3e11, "memory": 4e10},
     "cluster-comparison": {
         "trace": "two",

@@ -1,4 +1,4 @@
-"""Estimated profiles: layer times from the data sheet of a GPU that need not be present."""
+"""Estimated profiles: layer times from a GPU's data sheet or a calibration, of a device that need not be present."""
 
 import datetime
 from collections.abc import Sequence
@@ -9,15 +9,16 @@ import torch
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
-from deeppool.device.datasheet import GpuSheet, gpu_sheet
+from deeppool.device.calibration import Calibration
+from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
-from deeppool.device.roofline import ACCURACY, FITTED, Columns
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.estimate.layer_work import LayerWork, model_works
+from deeppool.profiling.estimate.source import KernelTimes, kernel_times
 from deeppool.profiling.table import Measurement, Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -31,9 +32,9 @@ def estimate(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: Shapes | None = None,
     *,
-    gpu: str | Path | GpuSheet,
+    gpu: str | Path | GpuSheet | Calibration,
     batch_sizes: Sequence[int] = BATCH_SIZES,
-    precision: Precision = "tf32",
+    precision: Precision | None = None,
     output: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
@@ -41,16 +42,17 @@ def estimate(
 
     The kernels of a layer's forward and backward, with their FLOPs and bytes, are found on tensors without data
     (:mod:`deeppool.profiling.estimate.layer_work`); their times follow from the data sheet
-    (:mod:`deeppool.device.roofline`).
+    (:mod:`deeppool.device.roofline`), or from the calibration of a device (:mod:`deeppool.device.calibration`).
 
     Args:
         model: a captured model, or what :func:`deeppool.capture` takes.
         input_shape: shape of one sample, for a model that is not captured yet.
-        gpu: a name (``deeppool estimate --gpu list``), a :class:`~deeppool.device.datasheet.GpuSheet`, or a file of
-            one.
+        gpu: a name (``deeppool estimate --gpu list``), a :class:`~deeppool.device.datasheet.GpuSheet`, a
+            :class:`~deeppool.device.calibration.Calibration`, or a file of either.
         batch_sizes: per-GPU batch sizes to estimate; a plan interpolates between them.
         precision: ``tf32`` rounds the inputs of convolutions and matrix products to TF32, ``fp32`` does not (as
-            in :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast.
+            in :func:`deeppool.profile`); ``bf16`` and ``fp16`` as under autocast. None: tf32 by a data sheet, and
+            that of a calibration.
         output: file to save the profile to.
         on_progress: see :data:`deeppool.job.Progress`.
 
@@ -58,9 +60,10 @@ def estimate(
         A profile whose ``provenance`` is ``estimated`` and whose ``method`` states the cost model and its known error.
 
     Raises:
-        InvalidValueError: unknown GPU, or batch sizes that are not positive.
+        InvalidValueError: unknown GPU, another precision than that of the calibration, or batch sizes that are not
+            positive.
     """
-    sheet = gpu_sheet(gpu)
+    source = kernel_times(gpu, precision)
     sizes = tuple(sorted(set(batch_sizes)))
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
@@ -70,21 +73,22 @@ def estimate(
         captured = model
     else:
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
-    works = model_works(captured, sizes, autocast=precision in AUTOCAST, on_progress=report)
-    times = _seconds([works[batch] for batch in sizes], sheet, tf32=precision == "tf32")
+    works = model_works(captured, sizes, autocast=source.precision in AUTOCAST, on_progress=report)
+    times = _seconds([works[batch] for batch in sizes], source)
     measurements = _measurements(captured, times, sizes)
     report("done", 1.0)
     result = Profile(
         graph=captured.graph,
         batch_sizes=sizes,
         measurements=measurements,
-        device="cuda",
-        device_name=sheet.title,
-        precision=precision,
-        threads=1,
+        device=source.device,
+        device_name=source.device_name,
+        precision=source.precision,
+        threads=source.threads,
         provenance="estimated",
-        method=_method(sheet, precision, works[sizes[0]]),
-        error=ACCURACY[precision].median,
+        method=source.method([kernel for work in works[sizes[0]] for kernel in (*work.forward, *work.backward)]),
+        update_per_byte=source.update_per_byte,
+        error=source.error,
         date=datetime.date.today().isoformat(),
         versions=package_versions("deeppool", "torch"),
         origin=captured,
@@ -94,10 +98,10 @@ def estimate(
     return result
 
 
-def _seconds(works: Sequence[Sequence[LayerWork]], sheet: GpuSheet, *, tf32: bool) -> NDArray[np.float64]:
+def _seconds(works: Sequence[Sequence[LayerWork]], source: KernelTimes) -> NDArray[np.float64]:
     """Returns the seconds by batch size, layer, and forward or backward."""
     parts = [kernels for layers in works for work in layers for kernels in (work.forward, work.backward)]
-    times = FITTED.seconds(Columns.of([kernel for part in parts for kernel in part]), sheet, tf32=tf32)
+    times = source.seconds([kernel for part in parts for kernel in part])
     ends = np.cumsum([len(part) for part in parts])
     sums = np.array([part.sum() for part in np.split(times, ends[:-1])])
     return sums.reshape(len(works), -1, 2)
@@ -118,16 +122,3 @@ def _measurements(
         forward, backward = (tuple(map(float, part)) for part in mean.T)
         found.append(Measurement(signature, forward, backward, (0.0,) * len(sizes)))
     return tuple(found)
-
-
-def _method(sheet: GpuSheet, precision: Precision, works: Sequence[LayerWork]) -> str:
-    """Describes how the times were estimated, their known error, and operators of which too little is known."""
-    known = ACCURACY[precision]
-    kernels = (kernel for work in works for kernel in (*work.forward, *work.backward))
-    opaque = sorted({kernel.operator for kernel in kernels if "::" in kernel.operator and not kernel.flops})
-    return (
-        f"estimated, nothing was run: launch + bytes + waves of tiles of each kernel, by the data sheet of "
-        f"{sheet.title} (products in {precision}); iteration times {known}"
-        f"{'' if sheet.name in known.gpus else f'; {sheet.title} was not among these GPUs'}"
-        + ("; counted by their bytes alone, so perhaps too short: " + ", ".join(opaque) if opaque else "")
-    )

@@ -199,8 +199,8 @@ def test_a_gru_multiplies_as_often_as_its_steps_and_gates_require(directions, bi
             return self.layers(self.inner(x))[0][:, -1]
 
     works = model_work(capture(Recurrent(), (steps, width)), BATCH)
-    found = [[k for k in part if "rnn" in k.operator] for work in works for part in (work.forward, work.backward)]
-    forward, backward = (sum((part for part in found[start::2]), []) for start in (0, 1))
+    forward = [k for work in works for k in work.forward if "rnn" in k.operator]
+    backward = [k for work in works for k in work.backward if "rnn" in k.operator]
     # Three gates, each a product with the input and with the last state; the second layer's input is the first's
     # output, of all directions. The backward has two products for each.
     flops = 2 * BATCH * steps * 3 * hidden * (width + hidden + directions * hidden + hidden) * directions
