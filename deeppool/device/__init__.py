@@ -16,6 +16,7 @@ sm_share        a part of a GPU for one job
 multiprocessors    how kernels share the multiprocessors of a GPU, with the time as an argument
 kernels            an operator to its kernels on a GPU, with FLOPs and bytes
 roofline           seconds and thread blocks of a kernel, by a data sheet
+calibration        seconds of a kernel, by rates that were measured here
 background_stream  the stream of a background job
 driver          what only the CUDA driver tells
 numa            the cores beside a GPU

@@ -12,7 +12,7 @@ from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.job import Progress
-from deeppool.profiling.calibrate.fit import LayerSeconds, estimated_seconds, fit
+from deeppool.profiling.calibrate.fit import MeasuredPart, estimated_seconds, fit
 from deeppool.profiling.calibrate.networks import sample_networks
 from deeppool.profiling.estimate.layer_work import model_works
 from deeppool.profiling.measure.profile import profile
@@ -56,7 +56,7 @@ def calibrate(
     path = serialization.check_writable(output) if output is not None else None
     report = on_progress or (lambda what, share: None)
     networks = list(sample_networks())
-    parts: list[list[LayerSeconds]] = []
+    parts: list[list[MeasuredPart]] = []
     profiles = []
     for index, network in enumerate(networks):
         report(f"network {index + 1} of {len(networks)}", index / len(networks))
@@ -71,7 +71,7 @@ def calibrate(
                 seconds=seconds,
             )
         )
-        parts.append(layer_seconds(captured, profiles[-1]))
+        parts.append(measured_parts(captured, profiles[-1]))
     report("fitting", 1.0)
     found = calibration_of(profiles, parts)
     if path is not None:
@@ -79,7 +79,7 @@ def calibrate(
     return found
 
 
-def calibration_of(profiles: Sequence[Profile], parts: Sequence[Sequence[LayerSeconds]]) -> Calibration:
+def calibration_of(profiles: Sequence[Profile], parts: Sequence[Sequence[MeasuredPart]]) -> Calibration:
     """Returns the calibration by the measured layers of each network."""
     errors = []
     for held, part in enumerate(parts):
@@ -101,12 +101,12 @@ def calibration_of(profiles: Sequence[Profile], parts: Sequence[Sequence[LayerSe
     )
 
 
-def layer_seconds(captured: CapturedModel, measured: Profile) -> list[LayerSeconds]:
+def measured_parts(captured: CapturedModel, measured: Profile) -> list[MeasuredPart]:
     """Returns the kernels and the measured seconds of the forward and backward of each layer that launches any."""
     works = model_works(captured, measured.batch_sizes, autocast=measured.precision in AUTOCAST)
     found = []
     for batch in measured.batch_sizes:
         for layer, work in enumerate(works[batch]):
             times = measured.time(layer, batch)
-            found += [LayerSeconds(work.forward, times.forward), LayerSeconds(work.backward, times.backward)]
+            found += [MeasuredPart(work.forward, times.forward), MeasuredPart(work.backward, times.backward)]
     return [layer for layer in found if layer.kernels]

@@ -21,14 +21,14 @@ SWEEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class LayerSeconds:
+class MeasuredPart:
     """Measured seconds of the forward or the backward of a layer, and its kernels."""
 
     kernels: tuple[Kernel, ...]
     seconds: float
 
 
-def fit(measured: Sequence[LayerSeconds]) -> tuple[FamilyCost, ...]:
+def fit(measured: Sequence[MeasuredPart]) -> tuple[FamilyCost, ...]:
     """Returns the costs that minimise the mean relative error of the measured times."""
     names = sorted({family(kernel) for layer in measured for kernel in layer.kernels})
     position = {name: len(RATES) * index for index, name in enumerate(names)}
@@ -65,7 +65,7 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     return result
 
 
-def estimated_seconds(costs: Sequence[FamilyCost], layers: Sequence[LayerSeconds]) -> float:
+def estimated_seconds(costs: Sequence[FamilyCost], layers: Sequence[MeasuredPart]) -> float:
     """Returns the seconds of all layers together by given costs."""
     by_name = {cost.family: cost for cost in costs}
     return sum(by_name[known_family(k, by_name)].seconds(k) for layer in layers for k in layer.kernels)

@@ -7,7 +7,7 @@ import pytest
 
 from deeppool.device.calibration import FamilyCost, family
 from deeppool.device.kernels import Kernel
-from deeppool.profiling.calibrate.fit import LayerSeconds, estimated_seconds, fit, nonnegative_least_squares
+from deeppool.profiling.calibrate.fit import MeasuredPart, estimated_seconds, fit, nonnegative_least_squares
 
 
 def layers(rng, count):
@@ -19,7 +19,7 @@ def layers(rng, count):
         added = [Kernel("add_", "memory", int(2 ** rng.uniform(10, 22))) for _ in range(index % 3)]
         # The rates: 5 us and 100 GFLOP/s; 2 us and 10 GB/s.
         seconds = 5e-6 + product.flops / 100e9 + sum(2e-6 + kernel.bytes / 10e9 for kernel in added)
-        found.append(LayerSeconds((product, *added), seconds * (3 if index % 8 == 0 else 1)))
+        found.append(MeasuredPart((product, *added), seconds * (3 if index % 8 == 0 else 1)))
     return found
 
 
