@@ -1,7 +1,6 @@
 """How much faster do two jobs train when they cross over, for which ratio of communication to computing?
 
-    python benchmarks/crossover/main.py slept -o slept.json    computing slept, gradients sent; needs root, ip and tc
-    python benchmarks/crossover/main.py real -o real.json      a convolutional network with batches of several sizes
+    python benchmarks/crossover/main.py -o slept.json    computing slept, gradients sent; needs root, ip and tc
 
 Two machines (network namespaces) at a limited rate. Two equal jobs train crossed over, one after the other, each by
 torch's DistributedDataParallel, and shifted in time, by turns.
@@ -25,7 +24,6 @@ from slept import job  # noqa: E402
 
 import deeppool as dp  # noqa: E402
 from deeppool.base import serialization  # noqa: E402
-from deeppool.evaluation.experiments.classification_job import classification_job  # noqa: E402
 from deeppool.interleaving.crossover.comparison_record import (  # noqa: E402
     CROSSOVER,
     DATA_PARALLEL,
@@ -36,10 +34,8 @@ from deeppool.interleaving.crossover.comparison_record import (  # noqa: E402
 
 RANKS = 2
 RATIOS = (1.0, 0.5, 2.0, 0.3, 3.0, 0.7, 1.4)
-BATCHES = (8, 16, 32, 64)
 BUCKETS = 4
 """Of DDP in a backward, so that it can hide transfers; torch's own size would be one for gradients as few as here."""
-MODEL, SHAPE = "vgg11", (3, 32, 32)
 
 
 def slept(arguments) -> Iterator[CrossoverComparison]:
@@ -50,13 +46,6 @@ def slept(arguments) -> Iterator[CrossoverComparison]:
         for ratio in arguments.ratios:
             jobs = [job(communication / ratio, arguments.megabytes) for _ in range(2)]
             yield compare(jobs, 2 * RANKS, launcher, arguments)
-
-
-def real_model(arguments) -> Iterator[CrossoverComparison]:
-    """The same model, and batches of several sizes."""
-    with machines(RANKS, arguments.megabits * 1e6, arguments.cores) as launcher:
-        for batch in BATCHES:
-            yield compare([classification_job(MODEL, SHAPE)] * 2, batch, launcher, arguments)
 
 
 def compare(jobs, batch, launcher, arguments) -> CrossoverComparison:
@@ -100,16 +89,15 @@ def table(comparisons: list[CrossoverComparison]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("computing", choices=("slept", "real"))
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of the records")
     parser.add_argument("--megabits", type=float, default=100.0, help="per second and direction, of each machine")
     parser.add_argument(
         "--megabytes",
         type=float,
         default=6.0,
-        help="gradients of a job that sleeps; for a real one, what DDP's buckets are of",
+        help="gradients of a job",
     )
-    parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, help="M / C of slept jobs, as intended")
+    parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, help="M / C, as intended")
     parser.add_argument("--cores", type=float, default=1.0, help="cores' time of each machine")
     parser.add_argument("--all-reduce", default="library")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -118,7 +106,7 @@ def main() -> None:
     serialization.check_writable(arguments.output)
     print(dp.environment(), file=sys.stderr)
     found = []
-    for comparison in slept(arguments) if arguments.computing == "slept" else real_model(arguments):
+    for comparison in slept(arguments):
         found.append(comparison)
         documents = [serialization.to_json(one) for one in found]
         serialization.write_text(json.dumps(documents, indent=1), arguments.output)

@@ -10,6 +10,8 @@ from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
+from deeppool.interleaving.wavelet.predict import tick_tock_costs
+from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
@@ -121,26 +123,28 @@ def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
 def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
     """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
 
-    They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them. At
-    best two waves take the time of one batch of twice the size, or of their all-reduces.
+    They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them.
     """
     cluster, batch = costs.network.cluster, costs.global_batch
-    doubled = profile.iteration_time(-(-2 * batch // cluster.gpus)) + 2 * float(costs.update.sum())
-    transfer = costs.network.all_reduce_time(cluster.gpus, profile.graph.parameter_bytes)
-    gain = 2 * baseline.seconds / max(doubled, 2 * transfer)
-    evidence = f"twice the samples take {format_seconds(doubled)}: two waves are at best {gain:.2f} times as fast"
+    parts = tick_tock_costs(profile, costs.network, -(-batch // cluster.gpus))
+    gain = baseline.seconds / tick_tock_time(parts)
+    evidence = (
+        f"a pass of one wave runs at {parts.beside:.0%} of its speed beside one of the other, and sums take "
+        f"{format_seconds(parts.exchange)}: two waves are {gain:.2f} times as fast"
+    )
     step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())"
     memory = memory_model(profile, batch)
     if gain < WORTH:
         return Finding("two waves", "no", gain, evidence, step)
     if cluster.memory is None or not memory.known:
-        return Finding("two waves", "unknown", gain, f"{evidence}, if memory has no room for that many", step)
+        return Finding("two waves", "unknown", gain, f"{evidence}, if memory has no room for twice the batch", step)
     everywhere = [tuple(range(cluster.gpus))] * len(profile.graph.layers)
     has = format_bytes(int(cluster.memory))
     larger = memory_model(profile, 2 * batch).peak(everywhere)
     waves = memory.peak(everywhere) + memory.state(profile.graph.parameter_bytes)
     if larger <= cluster.memory:
-        return Finding("two waves", "no", gain, f"{evidence}, but so is one of twice the batch, which {has} hold", step)
+        evidence += f", but one of twice the batch, which {has} hold, computes as much at once"
+        return Finding("two waves", "no", gain, evidence, step)
     if waves > cluster.memory:
         return Finding("two waves", "no", gain, f"{evidence}, but they need {format_bytes(waves)} of {has}", step)
     return judge("two waves", gain, profile.error, f"{evidence}, and {has} hold no batch of twice the size", step)

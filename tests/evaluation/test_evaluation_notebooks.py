@@ -50,7 +50,7 @@ def test_it_begins_with_its_question_and_says_what_the_numbers_are(path: Path) -
     first = cells_of(path)[0]
     assert first.cell_type == "markdown"
     if name_of(path) in COMPANIONS:
-        assert re.match(r"# [A-Z][A-Za-z-]+: [^#\n]*\?\n", first.source)
+        assert re.match(r"# [A-Z][A-Za-z -]+: [^#\n]*\?\n", first.source)
         return
     kind, number = re.fullmatch(r"([a-z]+)(\d+)", name_of(path)).groups()  # type: ignore[union-attr]
     title = {"fig": "Figure", "table": "Table"}[kind]

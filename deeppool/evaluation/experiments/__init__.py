@@ -1,6 +1,7 @@
 """Experiments of single evaluation notebooks.
 
 classification_job  a training job on random images (crossover)
+dgx1                the machines of Wavelet's evaluation (wavelet)
 half_and_half_plan  a plan with the same idle time on every machine (figure 11)
 search_times        capture, pricing, search and explanation times side by side (table 3)
 skewed_calls        latencies of partial all-reduces whose ranks arrive one after the other (eager-SGD)

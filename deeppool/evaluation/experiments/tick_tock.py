@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.device.emulated.device import new_device
 from deeppool.device.protocol import Device
@@ -14,6 +15,8 @@ from deeppool.execution.trainer import RawSpan, Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.placement import place_model
 from deeppool.interleaving.wavelet.driver import WaveDriver
+from deeppool.interleaving.wavelet.predict import TickTockPrediction, predict_tick_tock
+from deeppool.profiling.measure.profile import profile
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training
 
@@ -55,6 +58,13 @@ def tick_tock(captured: CapturedModel, gpu: str, batches: Sequence[int]) -> tupl
             run, _ = train_waves(captured, new_device(gpu), samples, waves=waves)
             found.append(run)
     return tuple(found)
+
+
+def predicted_tick_tock(captured: CapturedModel, gpu: str, batches: Sequence[int]) -> tuple[TickTockPrediction, ...]:
+    """Predicts the same from layer times on that emulated GPU; arguments as for :func:`tick_tock`."""
+    sizes = {size for batch in batches for size in (batch, 2 * batch)}
+    times = profile(captured, device=f"emulated:{gpu}", batch_sizes=sorted(sizes))
+    return tuple(predict_tick_tock(times, Cluster(1), batch) for batch in batches)
 
 
 def train_waves(captured: CapturedModel, device: Device, batch: int, *, waves: int) -> tuple[WaveRun, list[RawSpan]]:

@@ -93,7 +93,7 @@ def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool
         plot_height=max(240, 30 * len(results) * max(len(result.rungs) for result in results.values())),
         heading_height=20,
         dark=dark,
-    )
+    ).update_layout(barmode="group")
 
 
 def kept_throughput(run: RunRecord) -> float:

@@ -80,6 +80,7 @@ def test_in_streams_each_foreground_has_bars_of_its_own_and_the_ranking_is_by_th
         ("busy", pytest.approx([30, 5])),
     ]
     assert [trace.showlegend for trace in figure.data] == [True, False] * 2
+    assert figure.layout.barmode == "group"
     assert figure.layout.title.subtitle.text == "emulated on h200 &lt;made up&gt;"
     with pytest.raises(InvalidValueError, match="stream_ladder cannot draw nothing"):
         figures.stream_ladder({}, "emulated")

@@ -1,0 +1,134 @@
+"""Predicted gains of waves from a profile and a cluster, for GPUs that this machine need not have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deeppool.cluster.cluster import Cluster
+from deeppool.costs.communication import Network, default_model
+from deeppool.device.kinds import find_kind
+from deeppool.interleaving.wavelet.rotation import partitions
+from deeppool.interleaving.wavelet.step_time import PartitionCosts, efficiency
+from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_tock_time
+from deeppool.planning.evaluate.baselines import data_parallel_time
+from deeppool.planning.request import cost_table
+from deeppool.profiling.table import Profile
+from deeppool.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TickTockPrediction:
+    """Predicted iterations of one wave, of two waves, and of one wave of twice the batch."""
+
+    gpus: int
+    samples: int
+    """Of an iteration of one wave, on each GPU."""
+    one: float
+    """Seconds of an iteration."""
+    two: float
+    doubled: float
+
+    @property
+    def gain(self) -> float:
+        """Throughput of two waves in times that of one."""
+        return self.one / self.two
+
+    @property
+    def gain_over_doubled(self) -> float:
+        """Throughput of two waves in times that of one of twice the batch."""
+        return self.doubled / 2 / self.two
+
+    def __str__(self) -> str:
+        return (
+            f"{self.gpus} GPUs, {self.samples} samples each: two waves take {format_seconds(self.two)} an iteration, "
+            f"{self.gain:.2f} times as fast as one, {self.gain_over_doubled:.2f} times as one of twice the batch"
+        )
+
+
+def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickTockCosts:
+    """Returns the parts of an iteration with some samples on each GPU.
+
+    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples; on a core they share
+    its time. The update counts as the end of the backward.
+    """
+    times = [profile.time(layer, samples) for layer in range(len(profile.graph.layers))]
+    size = profile.graph.parameter_bytes
+    update = size * profile.update_seconds_per_byte
+    alone, doubled = (profile.iteration_time(batch) + update for batch in (samples, 2 * samples))
+    beside = 0.5 if not doubled or find_kind(profile.device).on_cores else alone / doubled
+    return TickTockCosts(
+        forward=sum(time.forward for time in times),
+        backward=sum(time.backward for time in times) + update,
+        exchange=network.all_reduce_time(network.cluster.gpus, size),
+        beside=min(1.0, max(0.5, beside)),
+    )
+
+
+def predict_tick_tock(profile: Profile, cluster: Cluster, samples: int) -> TickTockPrediction:
+    """Returns the predicted iterations of data parallelism on a cluster.
+
+    Args:
+        profile: layer times up to twice the samples.
+        cluster: the GPUs and links.
+        samples: samples of an iteration of one wave, on each GPU.
+    """
+    one, doubled = (
+        data_parallel_time(cost_table(profile, cluster, cluster.gpus * batch)) for batch in (samples, 2 * samples)
+    )
+    two = tick_tock_time(tick_tock_costs(profile, Network(cluster, default_model(cluster)), samples))
+    return TickTockPrediction(cluster.gpus, samples, one, two, doubled)
+
+
+def partition_costs(
+    profile: Profile, parts: Sequence[Sequence[int]], cluster: Cluster, samples: int
+) -> list[PartitionCosts]:
+    """Returns the costs of partitions that rotate over as many GPUs of a cluster.
+
+    Sending weights to all ranks takes half of summing their gradients, which is a reduce-scatter and an all-gather.
+
+    Args:
+        profile: the layer times.
+        parts: consecutive layers of each partition.
+        cluster: the links.
+        samples: samples of one wave's batch.
+    """
+    cluster = replace(cluster, gpus=len(parts))
+    network, link = Network(cluster, default_model(cluster)), cluster.link(len(parts))
+    found = []
+    for part in parts:
+        times = [profile.time(layer, samples) for layer in part]
+        size = sum(profile.graph.layers[layer].parameter_bytes for layer in part)
+        moved = samples * _bytes_across(profile, part[-1])
+        summed = network.all_reduce_time(cluster.gpus, size)
+        found.append(
+            PartitionCosts(
+                forward=sum(time.forward for time in times),
+                backward=sum(time.backward for time in times),
+                moved=link.latency + moved / link.bandwidth if moved else 0.0,
+                weights=summed / 2,
+                gradients=summed,
+            )
+        )
+    return found
+
+
+def partition_speed_up(profile: Profile, cluster: Cluster, samples: int) -> float:
+    """Returns the predicted speed of as many waves as there are GPUs, in times that of plain model parallelism.
+
+    Args:
+        profile: the layer times; partitions are balanced by them.
+        cluster: the GPUs and links.
+        samples: samples of one wave's batch.
+    """
+    seconds = [profile.time(layer, samples).total for layer in range(len(profile.graph.layers))]
+    parts = partitions(profile.graph, cluster.gpus, seconds)
+    return cluster.gpus * efficiency(partition_costs(profile, parts, cluster, samples))
+
+
+def _bytes_across(profile: Profile, last: int) -> int:
+    """Returns the bytes per sample that layers up to one hand on to later ones, each tensor once."""
+    sent: dict[int, int] = {}
+    for layer in profile.graph.layers[last + 1 :]:
+        for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
+            if source <= last:
+                sent[source] = max(sent.get(source, 0), size)
+    return sum(sent.values())

@@ -1,0 +1,114 @@
+"""The predicted iteration of two waves is that of a recurrence, of small steps of time, and of closed forms."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.costs.communication import Network
+from deeppool.errors import InvalidValueError
+from deeppool.interleaving.wavelet.predict import partition_costs, predict_tick_tock, tick_tock_costs
+from deeppool.interleaving.wavelet.step_time import vanilla_step_time, waves_step_time
+from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_tock_time
+from deeppool.profiling.table import Measurement, Profile
+from tests.strategies import make_graph, make_profile
+
+MB = 10**6
+LINK = Link(1e9, 0.0, "by hand")
+
+
+def ticked(costs: TickTockCosts, step: float = 0.005, iterations: int = 40) -> float:
+    """Plays it in small steps of time, with a list of the tasks that may run."""
+    ends: dict[tuple[str, int], float] = {}
+    left = {
+        (kind, number): seconds
+        for number in range(iterations)
+        for kind, seconds in (("F", costs.forward), ("B", costs.backward), ("E", costs.exchange))
+    }
+    needs = {
+        **{("F", m): [("F", m - 1), ("E", m - 2)] for m in range(iterations)},
+        **{("B", m): [("F", m), ("B", m - 1)] for m in range(iterations)},
+        **{("E", m): [("B", m), ("E", m - 1)] for m in range(iterations)},
+    }
+    now = 0.0
+    while left:
+        ready = [task for task in left if all(need[1] < 0 or need in ends for need in needs[task])]
+        both = {"F", "B"} <= {kind for kind, _ in ready}
+        for task in ready:
+            left[task] -= step * (costs.beside if both and task[0] != "E" else 1.0)
+            if left[task] <= 1e-9:
+                ends[task] = now + step
+                del left[task]
+        now += step
+    half = iterations // 2
+    return (ends["E", iterations - 1] - ends["E", half - 1]) / (iterations - half)
+
+
+def test_where_passes_do_not_slow_each_other_the_slowest_cycle_determines_the_time() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        forward, backward, exchange = (draw.uniform(0.1, 4) for _ in range(3))
+        # One kind of task after another of its kind, and all of a replica within two iterations.
+        expected = max(forward, backward, exchange, (forward + backward + exchange) / 2)
+        assert tick_tock_time(TickTockCosts(forward, backward, exchange, 1.0)) == pytest.approx(expected)
+
+
+def test_passes_that_share_the_gpu_take_as_long_as_in_small_steps() -> None:
+    draw = random.Random(1)
+    for _ in range(12):
+        seconds = [round(draw.uniform(0.2, 2), 2) for _ in range(3)]
+        costs = TickTockCosts(*seconds, beside=draw.uniform(0.5, 1))
+        assert tick_tock_time(costs) == pytest.approx(ticked(costs), rel=0.02), costs
+
+
+def test_closed_forms() -> None:
+    # A GPU that one pass fills gains nothing.
+    assert tick_tock_time(TickTockCosts(1.0, 2.0, 0.0, 0.5)) == pytest.approx(3.0)
+    # A forward at three quarters of its speed, and what is left of the backward alone.
+    assert tick_tock_time(TickTockCosts(1.0, 2.0, 0.5, 0.75)) == pytest.approx(1 / 0.75 + 1.0)
+    # Sums that take longer than a step of computing hide all of it.
+    assert tick_tock_time(TickTockCosts(1.0, 2.0, 7.0, 0.5)) == pytest.approx(7.0)
+    with pytest.raises(InvalidValueError, match=r"beside must be 0\.5 to 1"):
+        TickTockCosts(1.0, 1.0, 0.0, 0.4)
+
+
+def drawn_profile(forward: float, backward: float, sizes: list[int], moved: int = 0) -> Profile:
+    """Layers in sequence, whose passes take as long for any batch."""
+    edges = [(), *((layer,) for layer in range(len(sizes) - 1))]
+    graph = make_graph(edges, [[moved] * len(sources) for sources in edges], sizes)
+    times = [Measurement(layer.signature, (forward,) * 4, (backward,) * 4, (0.0,) * 4) for layer in graph.layers]
+    return replace(make_profile(graph, times, (1, 2, 4, 8)), device="cuda")
+
+
+def test_a_prediction_sums_the_layers_and_all_gradients() -> None:
+    profile = drawn_profile(2e-3, 2e-3, [8 * MB])
+    # A ring over 4 sends 2 * 3/4 of 8 MB at 1 GB/s.
+    costs = tick_tock_costs(profile, Network(Cluster(4, "by hand", 8, LINK, LINK)), 2)
+    assert (costs.forward, costs.backward, costs.exchange, costs.beside) == pytest.approx((2e-3, 2e-3, 12e-3, 1.0))
+    # An update of half a millisecond is on the GPU, after the backward.
+    updated = tick_tock_costs(replace(profile, update_per_byte=0.5e-3 / (8 * MB)), Network(Cluster(1)), 2)
+    assert (updated.backward, updated.exchange) == pytest.approx((2.5e-3, 0.0))
+    on_a_core = tick_tock_costs(replace(profile, device="cpu"), Network(Cluster(1)), 2)
+    assert on_a_core.beside == 0.5
+    one_gpu = predict_tick_tock(profile, Cluster(1, "by hand", 8, LINK, LINK), 2)
+    assert (one_gpu.one, one_gpu.two, one_gpu.doubled) == pytest.approx((4e-3, 2e-3, 4e-3))
+    assert (one_gpu.gain, one_gpu.gain_over_doubled) == pytest.approx((2.0, 1.0))
+    four = predict_tick_tock(profile, Cluster(4, "by hand", 8, LINK, LINK), 2)
+    # All-reduces follow each other, whichever wave they are of.
+    assert four.two == pytest.approx(12e-3)
+    assert four.gain == pytest.approx(16 / 12)
+
+
+def test_costs_of_partitions_count_the_slowest_link_and_each_tensor_once() -> None:
+    profile = drawn_profile(1e-3, 2e-3, [MB, 2 * MB, MB, 0], moved=1000)
+    far = replace(LINK, bandwidth=1e8)
+    first, second = partition_costs(profile, [(0, 1), (2, 3)], Cluster(8, "by hand", 8, LINK, far), 4)
+    assert (first.forward, first.backward, first.moved) == pytest.approx((2e-3, 4e-3, 4e-6))
+    # A ring over 2 sends all bytes once.
+    assert (first.weights, first.gradients, second.gradients) == pytest.approx((1.5e-3, 3e-3, 1e-3))
+    assert second.moved == 0.0
+    apart, _ = partition_costs(profile, [(0, 1), (2, 3)], Cluster(8, "by hand", 1, LINK, far), 4)
+    assert (apart.moved, apart.gradients) == pytest.approx((4e-5, 3e-2))
+    costs = [first, second]
+    assert 1.0 < 2 * vanilla_step_time(costs) / waves_step_time(costs) < 2.0
