@@ -80,7 +80,6 @@ class Advice:
     def explain(self) -> str:
         """Returns the verdicts with their evidence, and what to do next."""
         plan, best = self.plan, self.baseline
-        width = max(len(finding.technique) for finding in self.findings)
         steps = self.recommended or tuple(each for each in self.findings if each.verdict == "unknown")
         return "\n".join(
             [
@@ -88,12 +87,24 @@ class Advice:
                 f"{plan.provenance} for {plan.device_name}",
                 f"DDP takes {', '.join(map(str, self.data_parallel))} GPUs: fastest on {best.gpus}, "
                 f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one",
-                *(f"  {each.technique:<{width}}  {each.verdict:<7}  {each.evidence}" for each in self.findings),
-                "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:",
-                *([f"  {self.profile_command}"] if self.profile_command and self.recommended else []),
-                *(f"  {each.next_step}" for each in steps),
+                *card_lines(
+                    self.findings,
+                    [self.profile_command or ""] * bool(self.recommended) + [each.next_step for each in steps],
+                    "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:",
+                ),
             ]
         )
+
+
+def card_lines(findings: Sequence[Finding], next_steps: Sequence[str], heading: str = "Next:") -> list[str]:
+    """Returns a line per finding with its verdict and evidence, and below the heading the next steps, each once."""
+    width = max(len(finding.technique) for finding in findings)
+    steps = [f"  {step}" for step in dict.fromkeys(next_steps) if step]
+    return [
+        *(f"  {each.technique:<{width}}  {each.verdict:<7}  {each.evidence}" for each in findings),
+        *([heading] * bool(steps)),
+        *steps,
+    ]
 
 
 def fastest_of(data_parallel: Sequence[DataParallelTime]) -> DataParallelTime:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeppool.advice.record import Advice, Finding, Verdict
+from deeppool.errors import InvalidValueError
 from deeppool.records.confidence_interval import format_ratio
 from deeppool.records.measured_ways import MeasuredWays
 from deeppool.records.run_record import RunRecord
@@ -98,11 +99,44 @@ def _collocated(finding: Finding, measured: MeasuredWays | None, run: RunRecord)
     That is 1 for jobs that take turns. The foreground alone is the baseline of ``measured`` where the plan is one of
     its ways, else the plan.
     """
-    background = run.background
-    assert background is not None
     plan = next((way.name for way in measured.ways if way.technique == "burst parallelism"), None) if measured else None
-    speed, error = (1.0, 0.0) if measured is None or plan is None else measured.gain(plan)
-    front = run.foreground
+    if measured is None or plan is None:
+        found = collocation_of(run)
+    else:
+        speed, error = measured.gain(plan)
+        found = collocation_of(run, speed=speed, error=error, over=measured.ways[0].name)
+    why = f"{found.why}; {finding.evidence}"
+    return TechniqueVerdict(
+        finding.technique, finding.gain, found.total, found.half_width, found.verdict, why, finding.next_step
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CollocationGain:
+    """What both jobs of a run train together, each relative to that with all GPUs to itself."""
+
+    total: float
+    """Sum of both throughputs; 1 for jobs that take turns."""
+    half_width: float | None
+    """Half of its 95 % interval."""
+    verdict: Verdict
+    why: str
+
+
+def collocation_of(
+    run: RunRecord, *, speed: float = 1.0, error: float | None = 0.0, over: str = "the plan alone"
+) -> CollocationGain:
+    """Judges a run with a background job by the sum of both throughputs.
+
+    Args:
+        run: the run.
+        speed: of the plan alone, relative to the baseline.
+        error: half of the 95 % interval of the speed; None: unknown.
+        over: name of the baseline.
+    """
+    background, front = run.background, run.foreground
+    if background is None:
+        raise InvalidValueError("the run has no background (run it with one: background=)")
     share = speed / (1 + front.slowdown)
     margins = (error, front.slowdown_margin, background.harvest_margin)
     half_width = None
@@ -111,15 +145,12 @@ def _collocated(finding: Finding, measured: MeasuredWays | None, run: RunRecord)
         half_width = math.hypot(share * own / speed, share * slowed / (1 + front.slowdown), harvested)
     total = share + background.harvest
     verdict, shown = _shown(total, half_width)
-    over = "the plan alone" if measured is None or plan is None else measured.ways[0].name
     why = (
         f"{format_ratio(total, half_width)} jobs' worth of training{shown}: the foreground at {share:.2f} of {over} "
         f"({format_seconds(front.iteration_time.p50)} an iteration, {front.slowdown:+.0%} by the background), the "
         f"background at {background.harvest:.2f} of itself alone"
     )
-    return TechniqueVerdict(
-        finding.technique, finding.gain, total, half_width, verdict, f"{why}; {finding.evidence}", finding.next_step
-    )
+    return CollocationGain(total, half_width, verdict, why)
 
 
 def _baseline(name: str, measured: MeasuredWays) -> str:

@@ -63,6 +63,8 @@ def run(
 ) -> None:
     """Run a plan with and without a background job, and measure slowdown and harvest.
 
+    The text ends with a verdict on each technique that the run shows, the evidence, and the next step.
+
     Ctrl-C ends every process. On several nodes, run the command under torchrun on each node, as in `deeppool train
     --help`.
 
@@ -72,6 +74,7 @@ def run(
 
     Emulating one rank of eight: `deeppool run plan8.json --emulate-rank 0 --background resnet18`
     """
+    from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
     from deeppool.collocation.job_queue import BATCH, BackgroundJob
     from deeppool.figures.trace import write_trace
@@ -101,7 +104,8 @@ def run(
                 on_progress=report,
             )
         try:
-            show(record, as_json, output=output)
+            file = what if Path(what).is_file() else "plan.json"
+            show(record, as_json, lambda: text_with_card(record, chosen, file), output=output)
         finally:
             if perfetto is not None:
                 write_trace(perfetto, record.plan_timeline, record.timeline)

@@ -23,8 +23,9 @@ def show_files(
 
     Example: `deeppool show plan.json run.json --html report.html`
     """
+    from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
-    from deeppool.records.files import load, text_of
+    from deeppool.records.files import load
 
     if html is not None:
         serialization.check_writable(html)
@@ -34,7 +35,7 @@ def show_files(
         print(json.dumps(documents[0] if len(documents) == 1 else {"records": documents}), flush=True)
     else:
         headings = [f"{path}:\n" if len(files) > 1 else "" for path in files]
-        texts = [heading + text_of(record) for heading, record in zip(headings, records, strict=True)]
+        texts = [heading + text_with_card(record) for heading, record in zip(headings, records, strict=True)]
         print("\n\n".join(texts), flush=True)
     if html is not None:
         from deeppool.figures.record_page import record_page

@@ -81,6 +81,7 @@ def train(
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
     checkpoint folder.
     """
+    from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan
     from deeppool.runs.train import train as run
@@ -113,7 +114,7 @@ def train(
                 max_slowdown=max_slowdown,
                 on_progress=report,
             )
-        show(record, as_json, output=output)
+        show(record, as_json, lambda: text_with_card(record, plan, str(plan_file)), output=output)
 
 
 def find_job(reference: str) -> "TrainingJob":

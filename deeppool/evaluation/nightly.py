@@ -5,12 +5,14 @@ The same call continues an interrupted run: notebooks that are done are not run 
 
 import datetime
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deeppool.advice.record import Finding, Verdict, card_lines
 from deeppool.base import serialization
 from deeppool.device.cpu import usable_cores
 from deeppool.device.environment import package_versions
@@ -44,7 +46,26 @@ class FinishedRun:
         return {"folder": str(self.folder), "fine": self.report.fine, "verdict": serialization.to_json(self.report)}
 
     def __str__(self) -> str:
-        return f"{self.report.explain()}\n\nindex page    {self.folder / INDEX}"
+        card = "\n".join(card_lines((finding := self.finding(),), [finding.next_step]))
+        return f"{self.report.explain()}\n\nindex page    {self.folder / INDEX}\n\n{card}"
+
+    def finding(self) -> Finding:
+        """Returns whether the numbers, notebooks and checks are as before, and what to look at first if not."""
+        report, where = self.report, shlex.quote(str(self.folder.parent))
+        counts = f"{report.judged} numbers compared with {len(report.compared)} earlier runs"
+        evidence = (
+            f"{counts}; {len(report.moved)} changed, {len(report.broken)} notebooks failed, {len(report.not_run)} not "
+            f"run, {len(report.unmet)} of {report.checks} checks do not hold"
+        )
+        names = [x.notebook for x in report.broken] + [x.notebook for x in report.moved]
+        names += [x.notebook for x in report.unmet]
+        step = f"deeppool nightly -o {where} {names[0]}, which runs that one again" if names else ""
+        if report.not_run and not names:
+            step = f"deeppool nightly -o {where}, which starts with those that did not run"
+        verdict: Verdict = "yes" if report.fine else "no"
+        if report.fine and not report.judged:
+            verdict, step = "unknown", f"deeppool nightly -o {where}, whose numbers are compared with these"
+        return Finding("as before", verdict, None, evidence, step)
 
 
 def nightly(

@@ -6,12 +6,12 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.advice.card import text_with_card
 from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures.formatting import shorten
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.comparison import Comparison, compare_records
-from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 
 
@@ -30,9 +30,9 @@ class RecordView:
 def record_view(record: Any, *, dark: bool = False) -> RecordView:
     """Presents one record of any kind."""
     try:
-        return RecordView(figures.of(record, dark=dark), text_of(record))
+        return RecordView(figures.of(record, dark=dark), text_with_card(record))
     except InvalidValueError:
-        return RecordView(None, text_of(record))
+        return RecordView(None, text_with_card(record))
 
 
 def comparison_view(before: Any, after: Any, *, dark: bool = False) -> RecordView:

@@ -11,6 +11,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.advice.card import text_with_card
 from deeppool.base.live_sample import BackgroundSample
 from deeppool.base.sharing import Policy
 from deeppool.collocation.job_queue import BackgroundJob
@@ -175,7 +176,7 @@ class CollocationPanel(Panel):
         self.path = save_run(self.record, self._folder)
         self.status.value = (
             f"{html.escape(repr(run))}. The record is <code>{html.escape(str(self.path))}</code> and "
-            f"<code>panel.record</code>:<pre>{html.escape(str(self.record))}</pre>"
+            f"<code>panel.record</code>:<pre>{html.escape(text_with_card(self.record, self.plan))}</pre>"
         )
 
 

@@ -18,6 +18,7 @@ from deeppool.cluster.cluster import find_cluster
 from deeppool.device.datasheet import GPUS
 from deeppool.errors import DeeppoolError
 from deeppool.simulation.device.interference import Arrangement, Interference
+from deeppool.units import format_seconds
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -385,6 +386,24 @@ def test_run_json_has_the_fields_of_the_contract(deeppool: Command, tiny: Path, 
     assert {"throughput", "alone_throughput", "harvest"} <= set(back)
     names = {event["args"].get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert {f"{EXAMPLE}, planned (predicted)", f"{EXAMPLE}, measured, an iteration near the median (measured)"} <= names
+
+
+@pytest.mark.processes
+def test_the_text_of_a_run_ends_with_verdicts_evidence_and_the_next_steps(
+    deeppool: Command, tiny: Path, tmp_path: Path
+) -> None:
+    outcome = deeppool("run", tiny / "plan1.json", "--steps", 3, "-o", tmp_path / "run.json")
+    assert outcome.code == 0, outcome.err
+    _, card = outcome.out.split("\n\n")
+    findings, _, steps = card.partition("\nNext:\n")
+    verdicts = dict(line.split()[:2] for line in findings.replace("burst ", "burst_").splitlines())
+    assert set(verdicts) == {"burst_parallelism", "collocation"}
+    assert set(verdicts.values()) <= {"yes", "no", "unknown"}
+    measured = dp.load(tmp_path / "run.json").foreground.alone.iteration_time.p50
+    assert f"an iteration takes {format_seconds(measured)}, planned " in findings
+    # One rank is data parallelism of one.
+    assert "DDP is predicted to take 1.00 times as long as the plan" in findings
+    assert steps.strip()
 
 
 # -- estimates --------------------------------------------------------------------------------------

@@ -107,6 +107,12 @@ def test_a_failed_notebook_leaves_the_others_and_the_next_run_is_compared(notebo
     assert serialization.read(first.folder / "clock" / "record.json", Evaluation).numbers[0].paper == 1.4
     assert {path.name for path in (tmp_path / "nights").iterdir()} == {".lock", first.folder.name}
 
+    _, card = str(first).split(f"{first.folder / 'index.html'}\n\n")
+    verdict, _, step = card.split("\n")
+    assert verdict.startswith("  as before  no ")
+    assert "2 notebooks failed" in verdict
+    assert step.startswith(f"  deeppool nightly -o {tmp_path / 'nights'} fig1,")
+
     shutil.rmtree(notebooks / "evaluation")
     second = nightly(tmp_path / "nights", notebooks=notebooks)
     assert second.folder.name == f"{first.folder.name}-2"

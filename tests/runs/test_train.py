@@ -477,6 +477,14 @@ def test_the_shell_trains_the_example_and_resumes(tmp_path: Path, capsys: pytest
         assert ended.value.code == 0
         output = json.loads(capsys.readouterr().out)
         assert [metrics["update"] for metrics in output["metrics"]] == updates
+    with pytest.raises(SystemExit):
+        app([*command, "--steps", "4"])
+    _, card = capsys.readouterr().out.split("\n\n")
+    findings, _, steps = card.partition("\nNext:\n")
+    techniques = ["burst parallelism", "collocation", "partial all-reduces"]
+    assert [line[2:21].strip() for line in findings.splitlines()] == techniques
+    assert "an iteration takes " in findings
+    assert steps.strip()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""The card that ends a run or a training: for each technique a verdict, the evidence, and the next step."""
+
+import shlex
+from statistics import fmean, median
+from typing import Any
+
+from deeppool.advice.record import Finding, Verdict, card_lines
+from deeppool.advice.techniques import WORTH, partial_collectives, verdict_on
+from deeppool.advice.verdict import collocation_of
+from deeppool.planning.plan import Plan
+from deeppool.records.compute_times import NOTEWORTHY, straggler
+from deeppool.records.files import text_of
+from deeppool.records.run_record import RunRecord
+from deeppool.records.training_record import TrainingRecord
+from deeppool.units import format_percent, format_seconds
+
+DEVIATION = 0.15
+"""Error of a planned iteration time from which its layer times should be corrected."""
+NOTICEABLE = 0.05
+"""Slowdown of a foreground without a bound from which it should get one."""
+
+
+def text_with_card(record: Any, plan: Plan | None = None, plan_file: str = "plan.json") -> str:
+    """Returns the text of a record, and below it the card if it is a run or a training.
+
+    Args:
+        record: record of any kind.
+        plan: plan that ran, with the prediction of DDP; None: unknown.
+        plan_file: its file, for the next steps.
+    """
+    findings = findings_of(record, plan, plan_file)
+    if not findings:
+        return text_of(record)
+    return "\n".join([text_of(record), "", *card_lines(findings, [finding.next_step for finding in findings])])
+
+
+def findings_of(record: Any, plan: Plan | None = None, plan_file: str = "plan.json") -> tuple[Finding, ...]:
+    """Returns what a run or a training shows of each technique; records of other kinds show nothing.
+
+    Args:
+        record: record of any kind.
+        plan: as in :func:`text_with_card`, as the file.
+        plan_file: its file.
+    """
+    file = shlex.quote(plan_file)
+    found: list[Finding | None] = []
+    if isinstance(record, RunRecord):
+        alone = record.foreground.alone.iteration_time.p50
+        replan = f"deeppool replan {file} PROFILE RUN, which corrects the layer times and plans again"
+        # Older plans predict no update.
+        planned = record.plan_iteration_time if record.plan_update_time else None
+        found = [
+            _burst_parallelism(record, alone, planned, plan, file, replan),
+            _collocation(record, file),
+            _slowdown_bound(record, file),
+        ]
+    elif isinstance(record, TrainingRecord):
+        replan = "dp.train(plan, job, steps=N, replan_after=100, profile=profile), which plans again as it measures"
+        planned = record.planned_time if record.plan_update_time else None
+        found = [
+            _burst_parallelism(record, record.iteration_time.p50, planned, plan, file, replan),
+            _background_training(record, plan, file),
+            _partial_all_reduces(record),
+        ]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _burst_parallelism(
+    record: RunRecord | TrainingRecord,
+    measured: float,
+    planned: float | None,
+    plan: Plan | None,
+    file: str,
+    replan: str,
+) -> Finding:
+    """Judges the plan by its predicted gain over DDP, with the error of the planned time as that of the gain."""
+    by_turns = (
+        f"dp.compare_techniques(job, global_batch={record.global_batch}, ranks={record.ranks}, plan=plan), which "
+        "measures DDP and the plan by turns"
+    )
+    evidence = f"an iteration takes {format_seconds(measured)}"
+    if planned is None:
+        return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", by_turns)
+    deviation = measured / planned - 1
+    evidence += f", planned {format_seconds(planned)} ({format_percent(deviation)})"
+    if record.cores < record.ranks:
+        evidence += f"; {record.ranks} ranks share {record.cores} cores, so that times predict nothing"
+        return Finding("burst parallelism", "unknown", None, evidence, by_turns)
+    step = replan if abs(deviation) > DEVIATION else by_turns
+    if plan is None:
+        return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", step)
+    gain = plan.data_parallel_iteration_time / plan.iteration_time
+    verdict = verdict_on(gain, abs(deviation))
+    evidence += f"; {plan.baseline} is predicted to take {gain:.2f} times as long as the plan"
+    if verdict == "unknown":
+        evidence += ", which is within that deviation"
+    elif abs(deviation) <= DEVIATION:
+        step = f"deeppool train {file} package.module:job --steps N" if verdict == "yes" else "train with DDP"
+    return Finding("burst parallelism", verdict, gain, evidence, step)
+
+
+def _collocation(run: RunRecord, file: str) -> Finding:
+    """Judges the background of a run, or the idle time that waits for one."""
+    if run.background is None:
+        idle = run.foreground.alone.idle_share
+        evidence = f"no background ran; ranks are idle {', '.join(f'{share:.0%}' for share in idle)} of the time"
+        return _without_background(fmean(idle), evidence, file)
+    found = collocation_of(run)
+    bounded = run.sharing is not None and run.sharing.max_slowdown is not None
+    steps: dict[Verdict, str] = {
+        "yes": f"deeppool train {file} package.module:job --steps N --background package.module:other",
+        "no": "run the second job on GPUs of its own",
+        "unknown": f"deeppool run {file} --background {run.background.model} --seconds N, longer: the interval narrows",
+    }
+    step = steps[found.verdict]
+    if not bounded and run.foreground.slowdown > NOTICEABLE:
+        step = f"deeppool run {file} --background {run.background.model} --policy feedback --max-slowdown 0.01"
+    return Finding("collocation", found.verdict, found.total, found.why, step)
+
+
+def _without_background(idle: float, evidence: str, file: str) -> Finding:
+    if idle < WORTH - 1:
+        return Finding("collocation", "no", None, evidence, "")
+    return Finding("collocation", "unknown", None, evidence, f"deeppool run {file} --background resnet18 --seconds 60")
+
+
+def _slowdown_bound(run: RunRecord, file: str) -> Finding | None:
+    """Judges whether the requested bound was kept; None: none was requested."""
+    bound = None if run.sharing is None else run.sharing.max_slowdown
+    if bound is None or run.background is None:
+        return None
+    slowdown, margin = run.foreground.slowdown, run.foreground.slowdown_margin
+    within = "" if margin is None else f" ± {100 * margin:.1f}"
+    evidence = f"slowdown {format_percent(slowdown)}{within}, at most {format_percent(bound)} were allowed"
+    again = f"deeppool run {file} --background {run.background.model} --max-slowdown {bound:g}"
+    if margin is None or abs(slowdown - bound) <= margin:
+        evidence += "; one round has no interval" if margin is None else "; the interval contains the bound"
+        return Finding(
+            "slowdown bound", "unknown", None, evidence, f"{again} --seconds N, longer: the interval narrows"
+        )
+    if slowdown < bound:
+        return Finding("slowdown bound", "yes", None, evidence, "")
+    return Finding("slowdown bound", "no", None, evidence, f"{again} --policy feedback --background-batch 1")
+
+
+def _background_training(record: TrainingRecord, plan: Plan | None, file: str) -> Finding | None:
+    """Judges the backgrounds of a training, or the idle time of its plan; None: neither is known."""
+    if not record.background:
+        if plan is None:
+            return None
+        idle = 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time)
+        return _without_background(idle, f"no background trained; the plan leaves {idle:.0%} of the time idle", file)
+    trained = [each for each in record.background if each.samples]
+    if not trained:
+        ended = "; ".join(dict.fromkeys(str(each) for each in record.background))
+        return Finding("collocation", "no", None, ended, "")
+    evidence = ", ".join(f"{each.name} trained {each.throughput:.3g} samples/s" for each in trained)
+    return Finding(
+        "collocation",
+        "unknown",
+        None,
+        f"{evidence}; a training measures none of the jobs alone",
+        f"deeppool run {file} --background package.module:other --seconds 60, which does",
+    )
+
+
+def _partial_all_reduces(record: TrainingRecord) -> Finding | None:
+    """Judges how unlike the ranks compute; None: there is one rank."""
+    if record.ranks < 2:
+        return None
+    times = record.compute_times
+    if len(times) < 2:
+        return partial_collectives()
+    longest = max(each.p99 for each in times) / median(each.p50 for each in times)
+    evidence = f"the longest computing of a rank (p99) is {longest:.2f} times the usual one"
+    if (late := straggler(times)) is not None:
+        evidence += f"; {late}"
+    if longest < NOTEWORTHY:
+        return Finding("partial all-reduces", "no", None, f"{evidence}: no rank waits for long", "")
+    step = "dp.train(plan, job, steps=N, gradient_sync=dp.EagerSGD()), and compare the loss against time"
+    return Finding("partial all-reduces", "unknown", None, f"{evidence}: only a training shows what they gain", step)

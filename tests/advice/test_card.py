@@ -1,0 +1,109 @@
+"""The card that ends runs and trainings: verdicts on records whose times are chosen here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import deeppool as dp
+from deeppool.advice.card import findings_of, text_with_card
+from deeppool.advice.record import Finding
+from deeppool.planning.plan import Plan
+from deeppool.records.compute_times import ComputeTimes
+from deeppool.records.run_record import RunRecord
+from deeppool.records.training_record import TrainingRecord
+
+RECORDED = Path(__file__).parents[1] / "records/recorded"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """A plan that is predicted to be 1.2 times as fast as DDP."""
+    found = dp.plan(dp.find_profile("vgg16-cpu"), 2, 16)
+    return replace(found, data_parallel_iteration_time=1.2 * found.iteration_time)
+
+
+def run_of(*, alone: float = 0.1, planned: float = 0.1, slowdown: float = 0.0, margin: float | None = 0.01, **changes):
+    run: RunRecord = dp.load(RECORDED / "run.json")
+    front = run.foreground
+    phase = replace(front.alone, iteration_time=replace(front.alone.iteration_time, p50=alone), idle_share=(0.0, 0.5))
+    front = replace(front, alone=phase, slowdown=slowdown, slowdown_margin=margin)
+    background = replace(run.background, harvest=0.4, harvest_margin=0.02)
+    made = replace(run, foreground=front, background=background, plan_iteration_time=planned, plan_update_time=0.01)
+    return replace(made, **changes)
+
+
+def of(technique: str, record: object, plan: Plan | None = None) -> Finding:
+    return {finding.technique: finding for finding in findings_of(record, plan, "my plan.json")}[technique]
+
+
+@pytest.mark.parametrize(
+    ("alone", "verdict", "step"),
+    [
+        (0.105, "yes", "deeppool train 'my plan.json'"),
+        (0.13, "unknown", "deeppool replan 'my plan.json'"),
+        (0.07, "unknown", "deeppool replan 'my plan.json'"),
+    ],
+)
+def test_a_plan_is_worth_it_if_its_gain_exceeds_the_error_of_its_time(
+    plan: Plan, alone: float, verdict: str, step: str
+) -> None:
+    found = of("burst parallelism", run_of(alone=alone), plan)
+    assert found.verdict == verdict
+    assert found.gain == pytest.approx(1.2)
+    assert found.next_step.startswith(step)
+
+
+def test_a_plan_that_is_ddp_or_whose_ranks_share_cores_or_without_prediction_gains_nothing_shown(plan: Plan) -> None:
+    as_ddp = replace(plan, data_parallel_iteration_time=plan.iteration_time)
+    assert of("burst parallelism", run_of(), as_ddp).verdict == "no"
+    assert of("burst parallelism", run_of(cores=1), plan).verdict == "unknown"
+    assert of("burst parallelism", run_of()).verdict == "unknown"
+    assert of("burst parallelism", run_of(plan_update_time=0.0), plan).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "margin", "verdict"),
+    [(0.05, 0.01, "yes"), (0.21, 0.02, "unknown"), (0.3, 0.02, "no"), (0.05, None, "unknown")],
+)
+def test_the_bound_of_a_run_is_kept_if_the_interval_lies_below_it(
+    slowdown: float, margin: float | None, verdict: str
+) -> None:
+    """The recorded run has a bound of 20 %."""
+    assert of("slowdown bound", run_of(slowdown=slowdown, margin=margin)).verdict == verdict
+
+
+def test_both_jobs_together_decide_about_collocation_and_a_slow_foreground_gets_a_bound() -> None:
+    assert of("collocation", run_of()).verdict == "yes"
+    # 1/2 of the foreground and 0.4 of the background are less than one job.
+    slow = run_of(slowdown=1.0, sharing=None)
+    assert of("collocation", slow).verdict == "no"
+    assert of("collocation", slow).next_step.endswith("--policy feedback --max-slowdown 0.01")
+
+
+def test_idle_ranks_wait_for_a_background_and_busy_ones_do_not() -> None:
+    idle = run_of(background=None)
+    assert "0%, 50%" in of("collocation", idle).evidence
+    assert of("collocation", idle).verdict == "unknown"
+    front = replace(idle.foreground, alone=replace(idle.foreground.alone, idle_share=(0.0, 0.02)))
+    assert of("collocation", replace(idle, foreground=front)).verdict == "no"
+
+
+def times(*ranks: tuple[float, float]) -> tuple[ComputeTimes, ...]:
+    return tuple(ComputeTimes(rank, p50, p99, 100, 0.5) for rank, (p50, p99) in enumerate(ranks))
+
+
+def test_a_training_without_imbalance_needs_no_partial_all_reduces_and_one_with_it_must_try() -> None:
+    training: TrainingRecord = dp.load(RECORDED / "training.json")
+    alike = replace(training, compute_times=times((0.10, 0.11), (0.10, 0.10)))
+    unlike = replace(training, compute_times=times((0.10, 0.30), (0.10, 0.10)))
+    assert of("partial all-reduces", alike).verdict == "no"
+    assert of("partial all-reduces", unlike).verdict == "unknown"
+    assert "3.00 times" in of("partial all-reduces", unlike).evidence
+    assert "EagerSGD" in of("partial all-reduces", unlike).next_step
+
+
+def test_only_runs_and_trainings_have_a_card(plan: Plan) -> None:
+    assert text_with_card(plan) == plan.explain()
+    run = run_of()
+    assert text_with_card(run).startswith(f"{run}\n\n  burst parallelism")
