@@ -82,9 +82,9 @@ class GpuSheet:
 
 
 # The clock of the peaks is the half-precision peak over the multiprocessors and what each does a cycle: 4,096
-# operations (H100, H200), 2,048 (A100), 1,024 (V100, L4, L40S) or 512 (RTX 3090, RTX 4090).
+# operations (H100, H200), 8,192 (B200), 2,048 (A100), 1,024 (V100, L4, L40S) or 512 (RTX 3090, RTX 4090).
 # Caches: the architecture white papers. To the host: PCIe 3, 4 and 5. Partitions: CUDA's driver API, "Green Contexts",
-# by compute capability: 7.x, 8.x and 9.0.
+# by compute capability: 7.x, 8.x, and 9.0 and later.
 _VOLTA, _AMPERE, _HOPPER = (15.75e9, (2, 2)), (31.5e9, (4, 2)), (63e9, (8, 8))
 _OF_A100 = "NVIDIA A100 data sheet; multiprocessors and cache from the A100 architecture white paper"
 _OF_H100 = "data sheet; products, multiprocessors and cache from the H100 architecture white paper"
@@ -118,6 +118,20 @@ GPUS = {
             *_HOPPER,
             f"NVIDIA H200 {_OF_H100}",
             Reach(fp32=0.73),
+        ),
+        GpuSheet(
+            "b200",
+            "NVIDIA B200 SXM",
+            148,
+            1.86e9,
+            75e12,
+            1.125e15,
+            2.25e15,
+            7.7e12,
+            180e9,
+            126e6,
+            *_HOPPER,
+            "NVIDIA HGX B200 data sheet; multiprocessors and cache as its driver reports them",
         ),
         GpuSheet(
             "h100-pcie",

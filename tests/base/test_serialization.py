@@ -132,7 +132,7 @@ INSIDE = CLUSTER_DOCUMENT["inside"]
         (json.dumps(CLUSTER_DOCUMENT)[:60], "not JSON at line 1, column .*truncated"),
         ("", "not JSON at line 1, column 0: EOF while parsing"),
         ("[1, 2]", "holds a list, expected an object with a 'format' field"),
-        ('{"nbformat": 4}', "field 'format' is None, expected deeppool/ and one of advice, cluster, .*, plan"),
+        ('{"nbformat": 4}', "field 'format' is None, expected deeppool/ and one of advice, .*, cluster, .*, plan"),
         (changed(CLUSTER_DOCUMENT, format="deeppool/recipe"), "field 'format' is 'deeppool/recipe', expected"),
         (changed(CLUSTER_DOCUMENT, version=2), "field 'version' is 2, this deeppool reads 1"),
         (changed(CLUSTER_DOCUMENT, gpus="many"), "field 'gpus' is 'many': input should be a valid integer"),

@@ -151,7 +151,16 @@ def test_a_newer_gpu_is_faster_at_everything():
             assert (faster <= slower * 1.001).all()
 
 
-OPERATIONS = {"V100": 1024, "A100": 2048, "H100": 4096, "H200": 4096, "RTX": 512, "L4": 1024, "L40S": 1024}
+OPERATIONS = {
+    "V100": 1024,
+    "A100": 2048,
+    "H100": 4096,
+    "H200": 4096,
+    "B200": 8192,
+    "RTX": 512,
+    "L4": 1024,
+    "L40S": 1024,
+}
 """Half-precision operations a cycle and multiprocessor, with sums in fp32: architecture white papers."""
 
 

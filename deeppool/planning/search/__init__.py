@@ -38,6 +38,7 @@ block_bounds         lower bounds of all partitions of a block at once
 block_evaluation     exact cost of a block
 gpu_partition        partitions of the GPUs among branches, side by side or in sequence
 local_search         regions that are not series-parallel
+elimination          the least sum of tables that depend on a few of many variables
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence
 efficient_plans      every efficient plan, and the search under a limit on the iteration

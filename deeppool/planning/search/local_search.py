@@ -1,12 +1,14 @@
-"""Local search for regions between a fork and its join that are not series-parallel, as in DenseNet.
+"""Search of regions between a fork and its join that are not series-parallel, as in DenseNet and NASNet.
 
-The layers of a region run one after another, each on GPUs from the region's first one on, each on its own count. The
-best counts are not found exactly: from the best plan that gives all layers one count, a local search changes one
-layer at a time until nothing helps. The lower bound is the shortest path through the layers in their order when every
-transfer is free but those from the fork and from the layer just before; a plan states how far from that it is.
+The layers of a region run one after another, each on GPUs from the region's first one on, each on its own count. What a
+layer takes depends on its count and those of the layers that it reads, so the least sum and the counts follow from
+variable elimination (see ``elimination``). It is exact where few layers are read from afar. Elsewhere its tables would
+grow too large and are divided, which makes the sum a lower bound; a local search then changes one layer at a time,
+from the counts found and from the best ones that are equal for all layers, until nothing helps. A plan states how far
+from its bound it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,14 @@ import numpy as np
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel
+from deeppool.planning.search.elimination import Elimination, Factor, added
 from deeppool.planning.search.labels import INFEASIBLE, Choice, PartialPlan
 from deeppool.planning.search.limited_costs import LimitedCosts
 
 MOST_SWEEPS = 20
 MOST_STARTS = 2
+MOST_ENTRIES = 2**19
+"""Of a table of the elimination."""
 
 Options = Mapping[int, Any]
 """Index of each layer's GPU count; arrays of them, which are tried at once, must broadcast."""
@@ -48,7 +53,9 @@ class LocalSearch:
                 if source in self._readers:
                     self._readers[source].append(layer)
         before, self._options = np.arange(1 if fork == INPUT else len(fits))[:, None], np.arange(len(fits))
-        self.lower: Floats = self._bound(len(before))
+        sizes = {fork: len(before), **dict.fromkeys(self.layers, len(fits))}
+        self._elimination = Elimination(self._factors(), sizes, (fork, join), MOST_ENTRIES)
+        self.lower: Floats = self._elimination.least
         """(fork, join) seconds that no plan can beat."""
         shape = self.lower.shape
         self._uniform: Floats = np.stack(
@@ -60,7 +67,8 @@ class LocalSearch:
             ]
         )
         """(count, fork, join) seconds if all layers of the region share one count; inf where that breaks the limit."""
-        self.guess: Floats = self._uniform.min(axis=0)
+        self.guess: Floats = self.lower if self._elimination.exact else self._uniform.min(axis=0)
+        """(fork, join) seconds of the best way known."""
 
     def least_of(self, number: int) -> Floats:
         """Returns (fork, join) zeros: there is no bound of a single number of labels."""
@@ -70,8 +78,10 @@ class LocalSearch:
         """Returns a good way, and the seconds that none can beat."""
         *inner, join = self.layers
         lower, best, least = float(self.lower[before, after]), None, np.inf
-        for start in np.argsort(self._uniform[:, before, after])[:MOST_STARTS]:
-            chosen = {self.fork: before, join: after, **dict.fromkeys(inner, int(start))}
+        ends = {self.fork: before, join: after}
+        counts = np.argsort(self._uniform[:, before, after])[:MOST_STARTS].tolist()
+        uniform = ({**ends, **dict.fromkeys(inner, count)} for count in counts)
+        for chosen in (self._elimination.best(ends), *uniform):
             for _ in range(MOST_SWEEPS):
                 if not sum(self._improve(layer, chosen) for layer in inner):
                     break
@@ -89,18 +99,21 @@ class LocalSearch:
         found = PartialPlan(forward, least - forward - added, added, choices)
         return found, min(found.time, lower)
 
-    def _bound(self, rows: int) -> Floats:
-        """Returns (fork, join) seconds of the shortest path with transfers from the fork and the layer before only."""
-        time, previous = np.zeros((rows, 1)), None
+    def _factors(self) -> Iterator[Factor]:
+        """Yields what the layers take, by their counts and those of what they read.
+
+        Of a layer that reads many others, the limit counts each transfer by itself: a table of all would be too large.
+        """
+        room, count = self.prices.room, len(self._fits)
         for layer in self.layers:
-            sources = self.prices.layers[layer].predecessors
-            first = self._move(self.fork, layer)[:, None, :] if self.fork in sources else 0.0
-            near = self._move(previous, layer) if previous is not None and previous in sources else 0.0
-            moved = np.broadcast_to(first + near, (rows, time.shape[1], len(self._fits)))
-            own = self.prices.own[layer] + self._fits
-            step = np.where(moved <= self.prices.room[layer], moved + own, np.inf)
-            time, previous = (time[:, :, None] + step).min(axis=1), layer
-        return time
+            own = self.prices.own[layer] + np.where(room[layer] >= 0, self._fits, np.inf)
+            yield Factor((layer,), own)
+            sources = sorted(self.prices.layers[layer].predecessors)
+            moves = [Factor((source, layer), self._move(source, layer)) for source in sources]
+            if len(moves) > 1 and not np.isinf(room[layer]).all() and count ** (len(moves) + 1) <= MOST_ENTRIES:
+                moves = [added(moves)]
+            for moved in moves:
+                yield Factor(moved.variables, np.where(moved.table <= room[layer], moved.table, np.inf))
 
     def _improve(self, layer: int, chosen: dict[int, int]) -> bool:
         """Gives a layer the count that is best while all others stay; whether that changed anything."""

@@ -6,7 +6,8 @@ a small one takes its share of the fastest all-reduce per byte that a bucket can
 after another that is a flow shop, which labels solve exactly (see ``flow_shop``). Where branches may run side
 by side there are candidates: the exact search for an iteration without overlap, in which all-reduces count
 for several shares of their time, all layers on one GPU count, and the best plan in sequence. The schedule
-times each, with its real buckets. The limit always counts an all-reduce of each layer by itself and in full.
+times each, with its real buckets; the search ends where one is near to the bound. The limit always counts an
+all-reduce of each layer by itself and in full.
 
 How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
 longer, the forward and the backward pass with their transfers. All layers outside blocks of several
@@ -46,11 +47,13 @@ from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, lay
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
 from deeppool.planning.search.labels import plan_of
-from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
+from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.search import SearchResult, search
 
+NEAR = 1.005
+"""A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the seconds of all-reduces that candidates count."""
 BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
@@ -70,27 +73,37 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
         return search(costs, limit)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
-    synced = least_sync(costs)
-    others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
-    best = min([first, *others, *uniform_plans(costs, limit)], key=_time)
-    try:
-        in_sequence = float(costs.update.sum())
-        found = fastest_in_sequence(costs, synced, list(layers_of(tree)), limit, _time(best) - in_sequence)
-    except TooManyLabelsError:
-        proven = False
-    else:
-        proven = not list(_side_by_side(tree))
-        least = _time(best)
-        if found is not None:
-            options, least = found[0], found[1] + in_sequence
-            best = min(best, Placement(costs, options, (0,) * len(options)), key=_time)
-        if proven:
-            bound = max(bound, least)
-    if not proven and _time(best) > bound * (1 + ROUNDING):
-        for share in BOUND_SHARES:
-            other, least = bounding_plan(costs, tree, limit, share)
-            best, bound = min(best, other, key=_time), max(bound, least)
+    uniform = list(uniform_plans(costs, limit))
+    best = min([first, *uniform[:1], *uniform[-1:]], key=_time)
+    sequential = not list(_side_by_side(tree))
+    if sequential:
+        best, least = _in_sequence(costs, tree, limit, best)
+        bound = max(bound, least)
+    if _time(best) > bound * NEAR:
+        synced = least_sync(costs)
+        others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
+        best = min([best, *others, *uniform[1:-1]], key=_time)
+        if not sequential:
+            best, _ = _in_sequence(costs, tree, limit, best)
+    for share in BOUND_SHARES:
+        if _time(best) <= bound * NEAR:
+            break
+        other, least = bounding_plan(costs, tree, limit, share)
+        best, bound = min(best, other, key=_time), max(bound, least)
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
+
+
+def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Placement) -> tuple[Placement, float]:
+    """Returns the better of a plan and the fastest one in sequence, and seconds that none in sequence can beat."""
+    update = float(costs.update.sum())
+    try:
+        found = fastest_in_sequence(costs, least_sync(costs), list(layers_of(tree)), limit, _time(best) - update)
+    except TooManyLabelsError:
+        return best, 0.0
+    if found is None:
+        return best, _time(best)
+    options, seconds = found
+    return min(best, Placement(costs, options, (0,) * len(options)), key=_time), seconds + update
 
 
 def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:

@@ -11,9 +11,9 @@ O(layers x counts^2). Everything on one GPU has amplification 1, so a plan alway
 Branches run side by side on a partition of the GPUs (see ``gpu_partition``) or one after another, whichever is
 faster. Fork-to-join blocks start with a lower-bound cost, refined when the path uses them (see ``parallel_block``).
 The search takes the shortest path, evaluates the blocks on it, and repeats until all blocks on the shortest path
-are evaluated: no other path can then be shorter. Regions that are not series-parallel are solved by local search
-(see ``local_search``); a plan with such a region states how far from its lower bound it is, and so does one whose
-proof of optimality takes too long.
+are evaluated: no other path can then be shorter. Regions that are not series-parallel are solved by
+variable elimination and local search (see ``local_search``); a plan with such a region states how far from its lower
+bound it is, and so does one whose proof of optimality takes too long.
 
 Layers of equal signature cost the same, so equal parts of a model are solved once.
 """
