@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def job_lists(background: Background, plan: Plan) -> JobLists:
     if isinstance(background, str | Job):
         job = synthetic_job(background, plan)
         return {rank: [BackgroundJob(job)] for rank in range(plan.gpus)}
-    return [background] if isinstance(background, BackgroundJob) else background
+    return background if isinstance(background, Iterable) else [background]
 
 
 class JobQueue:
@@ -151,7 +151,7 @@ class JobQueue:
             InvalidValueError: an unknown rank, an object that is not a job, or two jobs with one checkpoint folder.
         """
         shared = [] if isinstance(jobs, Mapping) else list(jobs)
-        by_rank = {rank: list(queue) for rank, queue in jobs.items()} if isinstance(jobs, Mapping) else {}
+        by_rank = {rank: _listed(queue) for rank, queue in jobs.items()} if isinstance(jobs, Mapping) else {}
         for rank in by_rank:
             if not 0 <= rank < ranks:
                 raise InvalidValueError(f"background jobs were given for rank {rank}; the ranks are 0 to {ranks - 1}")
@@ -184,3 +184,7 @@ class JobQueue:
                         f"two background jobs would write checkpoints into {folder} (give each a folder of its own)"
                     )
                 seen.add(folder)
+
+
+def _listed(jobs: Iterable[BackgroundJob] | BackgroundJob) -> list[BackgroundJob]:
+    return list(jobs) if isinstance(jobs, Iterable) else [jobs]

@@ -12,6 +12,7 @@ failure_attribution  finds the rank that failed first, and makes the error messa
 shared_page          shared memory between a foreground rank and its background
 clock_offset         the offset between two machines' clocks
 meeting_point        where the ranks of several machines meet: a store, and the interface that leads to it
+worker_sockets       sockets of loader workers where TMPDIR is too long for them
 wakeup_pipe          wakes a waiting background
 torchrun/            starts ranks through the processes of torchrun
 """

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from deeppool.errors import InvalidValueError
+from deeppool.processes.worker_sockets import keep_sockets_short
 from deeppool.training.sampler import MakeSampler, SampledEpochs
 
 Samples = tuple[torch.Tensor, ...]
@@ -119,6 +120,8 @@ class ShardReader:
             # Left out by this rank; a new loader would have to start its processes again.
             next(self._loaders[samples])
         if samples not in self._loaders:
+            if self.workers:
+                keep_sockets_short()
             batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:

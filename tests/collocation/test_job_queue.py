@@ -1,8 +1,10 @@
 """Background jobs and their queues: which job is next, and what is refused."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from torch.optim import SGD
 
 import deeppool as dp
 from deeppool.base.sharing import Sharing
@@ -12,6 +14,9 @@ from deeppool.job import Job
 from tests.figures.records import two_layer_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
+
+
+TRAINING = dp.TrainingJob(model="resnet18", optimizer=partial(SGD, lr=0.1), dataset=list)
 
 
 def job(**choices: object) -> BackgroundJob:
@@ -90,6 +95,8 @@ def test_a_measured_run_takes_one_training_without_an_end_of_its_own(tmp_path: P
         ({"policy": "nice"}, "policy and max_slowdown are about a background job"),
         ({"background": [], "policy": "wild"}, "policy must be one of none, naive"),
         ({"background": {7: [job()]}}, "the ranks are 0 to 3"),
+        ({"background": TRAINING}, r"must be a deeppool.BackgroundJob, got a TrainingJob \(put"),
+        ({"background": {0: TRAINING}}, r"BackgroundJob, got a TrainingJob \(put"),
         ({"background": [job()], "policy": Sharing(home="thread")}, "run in processes of their own"),
     ],
 )

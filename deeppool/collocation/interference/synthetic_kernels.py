@@ -32,12 +32,19 @@ class KernelSizes:
 
 
 CPU = KernelSizes((16, 128), (2e-4, 2e-3, 2e-2), 2**25)
+EMULATED = KernelSizes((16, 128), (2e-4, 2e-3), 2**25)
 GPU = KernelSizes((16, 128, 1024), (2e-5, 2e-4, 2e-3), 2**28)
 
 
 def kernel_sizes(device: Device) -> KernelSizes:
-    """Returns the sizes for a device: those of a GPU if it has memory of its own."""
-    return CPU if device.memory is None else GPU
+    """Returns the sizes for a device: those of a GPU if it has memory of its own.
+
+    A measurement on a device ends when the kernels that are queued do: those of an emulated one without memory of its
+    own, which take a CPU's time, have no long class.
+    """
+    if device.memory is not None:
+        return GPU
+    return EMULATED if device.asynchronous else CPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class ShapeInference:
             result = operator(*tree_map_only(torch.Tensor, like, args), **tree_map_only(torch.Tensor, like, kwargs))
             return tree_map_only(torch.Tensor, _dense_form, result)
 
-        if torch.Tag.dynamic_output_shape in operator.tags:
+        if _depends_on_values(operator, args):
             return None
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             try:
@@ -79,6 +79,13 @@ class ShapeInference:
             except RuntimeError:  # of zeros: they have no inverse, for example; or an operator without shape function
                 with self._mode if computes else nullcontext():
                     return forms()
+
+
+def _depends_on_values(operator: Any, args: Sequence[Any]) -> bool:
+    """Returns whether the shapes of the results follow from values; those of an index by numbers do not."""
+    if operator is torch.ops.aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.dynamic_output_shape in operator.tags
 
 
 def _dense_form(tensor: torch.Tensor) -> Form:

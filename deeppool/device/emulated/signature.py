@@ -27,7 +27,7 @@ class Signature:
     returns_values: bool
     """Whether a result is a number or a truth value, which the host waits for."""
     changes_shape: bool
-    """Whether it changes the shape of its argument in place."""
+    """Whether it changes the shape or the strides of its argument in place."""
     draws: bool
     """Whether it draws random numbers from a generator that its caller may give."""
 

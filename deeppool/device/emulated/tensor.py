@@ -19,6 +19,10 @@ from deeppool.device.multiprocessors import KernelWork
 _HOST_INDICES = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default)
 """Operators whose indices may lie on the host."""
 _COPY = torch.ops.aten.copy_.default
+_VIEWS_IN_PLACE = tuple(
+    getattr(torch.ops.aten, name) for name in ("as_strided_", "squeeze_", "unsqueeze_", "t_", "transpose_")
+)
+"""Operators that give a tensor another shape or other strides, on the memory that it has."""
 
 
 class EmulatedTensor(torch.Tensor):
@@ -140,8 +144,10 @@ def dispatch(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         kwargs["device"] = torch.device("cpu")
     kwargs.pop("pin_memory", None)
     signature = signature_of(operator)
+    if operator.overloadpacket in _VIEWS_IN_PLACE:
+        return _change_view(operator, args, kwargs)
     if signature.changes_shape:
-        raise RuntimeError(f"{operator} changes the shape of its argument, which the emulated device does not support")
+        raise RuntimeError(f"{operator} changes the size of its argument, which the emulated device does not support")
     if signature.returns_values:
         return _on_the_host(operator, args, kwargs, runtime)
     if signature.is_view:
@@ -253,6 +259,15 @@ def _view(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], runtime
     return _map(torch.Tensor, lambda view: EmulatedTensor.wrap(view, base.memory, runtime), real)
 
 
+def _change_view(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EmulatedTensor:
+    """Changes the shape and the strides of a tensor in place, on the memory that it has."""
+    tensor: EmulatedTensor = args[0]
+    tensor.backing = operator(tensor.backing.detach(), *args[1:], **kwargs)
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        tensor.set_(tensor.backing)  # type: ignore[call-overload]
+    return tensor
+
+
 def _on_the_host(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], runtime: DeviceRuntime) -> Any:
     """Computes at once what the host waits for: numbers and truth values."""
     runtime.synchronize(runtime.stream)
@@ -266,7 +281,16 @@ def _on_the_host(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _after_waiting(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], runtime: DeviceRuntime) -> Any:
-    """Computes at once an operator the shapes of whose results depend on data."""
+    """Computes at once an operator the shapes of whose results depend on data.
+
+    Raises:
+        RuntimeError: the device computes no values.
+    """
+    if not runtime.scheduler.computes:
+        raise RuntimeError(
+            f"the shape of the result of {operator} depends on values, and none are computed in virtual time "
+            "(use --device emulated, or give all results shapes that do not depend on values)"
+        )
     runtime.synchronize(runtime.stream)
     with torch.no_grad():
         return _map(torch.Tensor, lambda result: to_device(result, runtime), operator(*args, **kwargs))

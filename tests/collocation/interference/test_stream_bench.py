@@ -5,8 +5,15 @@ import pytest
 from deeppool import figures
 from deeppool.collocation.interference.measure import measure_interference
 from deeppool.collocation.interference.pair_rates import measure_rates
-from deeppool.collocation.interference.stream_bench import StreamBench
-from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
+from deeppool.collocation.interference.stream_bench import QUEUED, StreamBench
+from deeppool.collocation.interference.synthetic_kernels import (
+    KernelSpec,
+    buffers,
+    calibrate,
+    kernel_sizes,
+    kernel_specs,
+    launcher,
+)
 from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
 
@@ -56,3 +63,26 @@ def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
     with StreamBench(find_device("emulated"), [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
         assert bench.alone(0, 0.2) > 0
         assert min(bench.together("lowest", 0, 0, 0.2)) >= 0
+
+
+def test_all_pairs_on_the_device_in_the_machines_time_take_about_a_minute() -> None:
+    """By the seconds that are measured: 0.1 alone and 0.2 in each of two arrangements, a tenth more before each."""
+    kinds = kernel_specs(kernel_sizes(find_device("emulated")))
+    assert len(kinds) ** 2 * 3 * 1.1 * (0.1 + 2 * 0.2) < 65
+    # What is queued behind a measurement ends soon beside it.
+    assert QUEUED * max(kind.seconds for kind in kinds) < 0.2 / 10
+
+
+def test_a_measurement_in_the_machines_time_ends_with_every_pair() -> None:
+    shares = list[float]()
+    found = measure_interference(
+        device="emulated",
+        durations=[2e-4],
+        seconds=0.1,
+        rounds=1,
+        on_progress=lambda _, share: shares.append(share),
+    )
+    assert [beside.name for beside in found.arrangements] == ["normal", "lowest"]
+    assert all(len(rates) == 3 for beside in found.arrangements for rates in (beside.foreground, beside.background))
+    assert shares == sorted(shares)
+    assert len(shares) == 2 + 3 * 3

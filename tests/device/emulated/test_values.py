@@ -113,6 +113,47 @@ def test_autocast_gives_the_bits_of_the_cpu(kind: str) -> None:
     assert all(map(torch.equal, *results))
 
 
+def test_an_index_by_numbers_is_launched_and_one_by_a_mask_waits(kind: str) -> None:
+    device = find_device(kind)
+    place = device.torch_device()
+    table, rows = torch.arange(12.0).view(4, 3), torch.tensor([3, 0, 3])
+    held = table.to(place), rows.to(place)
+    a = torch.randn(700, 700, device=place)
+    device.synchronize()
+    for _ in range(10):
+        a = (a @ a) / a.norm()
+    before, chosen = device.stamp(), held[0][held[1]]
+    assert not device.passed(before)
+    assert torch.equal(chosen.cpu(), table[rows])
+    assert torch.equal(held[0][(held[1] == 3).nonzero()[:, 0]].cpu(), table[[0, 2]])
+
+
+def test_a_view_in_place_keeps_the_memory(kind: str) -> None:
+    place = find_device(kind).torch_device()
+    values = torch.arange(24.0).view(2, 3, 4)
+    held, expected = values.to(place), values.clone()
+    for one in (held, expected):
+        one.transpose_(1, 2).unsqueeze_(0).squeeze_(0)
+        one[1].t_().add_(1)
+        one.as_strided_((3, 2), (1, 4), 5)
+    assert held.stride() == expected.stride()
+    assert torch.equal((held * 2).cpu(), expected * 2)
+    with pytest.raises(RuntimeError, match="changes the size of its argument, which the emulated device does not"):
+        held.resize_(100)
+
+
+def test_pooling_of_channels_last_gives_the_bits_of_the_cpu(kind: str) -> None:
+    results = []
+    for place in (torch.device("cpu"), find_device(kind).torch_device()):
+        torch.manual_seed(0)
+        data = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last).to(place).requires_grad_()
+        pooled = functional.adaptive_avg_pool2d(data, 1)
+        pooled.square().sum().backward()
+        assert data.grad is not None
+        results.append([pooled.detach().cpu(), data.grad.cpu()])
+    assert all(map(torch.equal, *results))
+
+
 def test_a_launch_returns_before_its_work_is_done(kind: str) -> None:
     device = find_device(kind)
     a = torch.randn(700, 700, device=device.torch_device())

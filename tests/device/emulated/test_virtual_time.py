@@ -255,6 +255,19 @@ def test_times_are_the_same_every_time_and_without_values_too(device: EmulatedDe
     assert without.runtime.scheduler.computes
 
 
+def test_without_values_a_shape_that_follows_from_them_is_an_error_and_no_other_index_is() -> None:
+    device = new_device("h200")
+    with device.times_only():
+        table, rows = torch.zeros(4, 3, device=device.torch_device()), torch.zeros(5, device=device.torch_device())
+        rows = rows.long()
+        rows.backing.fill_(2**40)  # as memory that was never written
+        assert table[rows].shape == (5, 3)
+        with pytest.raises(RuntimeError, match=r"of aten.nonzero.default depends on values.* --device emulated,"):
+            rows.nonzero()
+        with pytest.raises(RuntimeError, match=r"of aten.index.Tensor depends on values, and none are"):
+            table[table > 0]
+
+
 def test_in_the_machines_time_values_are_always_computed() -> None:
     device = find_device("emulated")
     with device.times_only():

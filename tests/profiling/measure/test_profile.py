@@ -357,6 +357,26 @@ def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_e
         assert one.backward == pytest.approx(other.backward)
 
 
+class RelativePositions(nn.Module):
+    """As in Swin: a learned bias is looked up by a buffer of positions, and a view in place pools channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(5, 3))
+        self.register_buffer("positions", torch.tensor([[0, 4], [3, 1]]))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x):
+        biased = x.view(-1, 2, 2, 3) + self.table[self.positions]
+        return self.pool(biased.permute(0, 3, 1, 2)).flatten(1)
+
+
+@pytest.mark.parametrize("kind", ["emulated", "emulated:h200"])
+def test_a_model_that_looks_up_by_positions_is_profiled(kind):
+    found = profile(capture(RelativePositions(), (12,)), device=kind, batch_sizes=(1, 2))
+    assert all(check.iteration > 0 for check in found.checks)
+
+
 # -- errors -----------------------------------------------------------------------------------------
 
 
