@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo lab check test soak stress shipped pictures clean
+.PHONY: help demo docs lab check test soak stress shipped pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -23,6 +23,9 @@ demo: .venv/.installed  ## evaluate burst parallelism on this machine; the repor
 
 lab: .venv/.installed  ## open the workbench in JupyterLab
 	$(BIN)/deeppool lab
+
+docs: .venv/.installed-docs  ## build the documentation as a site, in site/; every link is checked
+	$(BIN)/mkdocs build --strict
 
 check: .venv/.installed-test  ## lint and check types
 	$(BIN)/ruff check .
@@ -48,7 +51,7 @@ pictures: .venv/.installed-test demo  ## make the pictures of the README, by Chr
 	$(BIN)/python docs/screenshots.py --records demo/burst-parallel -o docs/pictures
 
 clean:  ## remove what the targets above made, .venv too
-	rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was installed from, so a second run installs nothing.
@@ -60,6 +63,11 @@ clean:  ## remove what the targets above made, .venv too
 .venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool and its test tools into .venv: some minutes the first time" >&2
 	$(INSTALL) -e ".[test]"
+	@touch $@ .venv/.installed
+
+.venv/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing deeppool and the tools of its documentation into .venv" >&2
+	$(INSTALL) -e ".[docs]"
 	@touch $@ .venv/.installed
 
 $(BIN)/python:
