@@ -1,7 +1,7 @@
 """How fast does a plan run beside PyTorch's DistributedDataParallel, and how long were both predicted to take?
 
     python benchmarks/execution/main.py loopback -o loopback.json    two ranks of this machine, a core each
-    python benchmarks/execution/main.py slow -o slow.json            four machines at 1 Gbit/s; needs root, ip and tc
+    python benchmarks/execution/main.py slow -o slow.json            machines at 1 Gbit/s; needs root, ip and tc
 
 Layers, the optimizer's update and the network are measured on the same ranks first, and the plan is the fastest one for
 that. Both ways train the same batches in the same processes, interleaved.
@@ -33,7 +33,6 @@ from deeppool.records.confidence_interval import confidence_half_width
 HERE = Path(__file__).parent
 LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
 SLOW = {"vgg16": ((3, 32, 32), 64), "resnet50": ((3, 32, 32), 64)}
-RANKS, CORES = 4, 0.5
 PORT = 29872
 """Where the ranks meet that measure the network."""
 NETWORK_SECONDS = 20.0
@@ -104,23 +103,28 @@ def measured_gain(ddp: list[float], plan: list[float], rounds: int) -> tuple[flo
     return gain(range(0)), confidence_half_width(gain, rounds)
 
 
-def loopback(models: list[str], rounds: int, iterations: int, _: float) -> Iterator[dict[str, object]]:
+def loopback(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Two ranks of this machine, each profiled while the other one trains."""
     cluster = dp.measure_network(2, backend="gloo", seconds=NETWORK_SECONDS)
     for model in models:
         shape, batch = LOOPBACK[model]
         profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch], ranks=2)
-        yield compare(planned(profile, cluster, batch), LocalLauncher("cpu", 2), rounds, iterations)
+        launcher = LocalLauncher("cpu", 2)
+        yield compare(planned(profile, cluster, batch), launcher, arguments.rounds, arguments.iterations)
 
 
-def slow(models: list[str], rounds: int, iterations: int, bits_per_second: float) -> Iterator[dict[str, object]]:
+def slow(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Machines of their own: layers at one machine's speed, transfers over its link."""
-    with machines(RANKS, bits_per_second, CORES) as launcher, private_folder() as folder:
-        cluster = measured_cluster(folder)
+    count = arguments.machines
+    with (
+        machines(count, 1e9 * arguments.gigabits, arguments.cores) as launcher,
+        private_folder() as folder,
+    ):
+        cluster = measured_cluster(count, folder)
         for model in models:
             shape, batch = SLOW[model]
-            profile = measured_profile(model, shape, batch, folder)
-            yield compare(planned(profile, cluster, batch), launcher, rounds, iterations)
+            profile = measured_profile(model, shape, batch, count, folder)
+            yield compare(planned(profile, cluster, batch), launcher, arguments.rounds, arguments.iterations)
 
 
 def planned(profile: Profile, cluster: Cluster, batch: int) -> Plan:
@@ -129,25 +133,25 @@ def planned(profile: Profile, cluster: Cluster, batch: int) -> Plan:
     return plan
 
 
-def measured_profile(model: str, shape: tuple[int, ...], batch: int, folder: Path):
+def measured_profile(model: str, shape: tuple[int, ...], batch: int, count: int, folder: Path):
     """By one machine, while the others compute too, as they do in a run."""
     file = folder / "profile.json"
-    sizes = ",".join(str(-(-batch // count)) for count in range(RANKS, 0, -1))
+    sizes = ",".join(str(-(-batch // ranks)) for ranks in range(count, 0, -1))
     command = [
         *(sys.executable, "-m", "deeppool.cli", "profile", model, "--device", "cpu"),
         *("--input-shape", ",".join(map(str, shape)), "--batch-sizes", sizes, "-o", str(file)),
     ]
-    with busy_machines():
+    with busy_machines(count):
         subprocess.run([*launcher(0), *command], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return dp.load(file)
 
 
 @contextlib.contextmanager
-def busy_machines() -> Iterator[None]:
+def busy_machines(count: int) -> Iterator[None]:
     """All machines but the first go through memory as training does."""
     work = "import torch; torch.set_num_threads(1)\nx = torch.randn(64, 64, 32, 32); w = torch.randn(64, 64, 3, 3)\n"
     work += "while True: torch.conv2d(x, w, padding=1)"
-    others = [subprocess.Popen([*launcher(m), sys.executable, "-c", work]) for m in range(1, RANKS)]
+    others = [subprocess.Popen([*launcher(m), sys.executable, "-c", work]) for m in range(1, count)]
     try:
         yield
     finally:
@@ -156,7 +160,7 @@ def busy_machines() -> Iterator[None]:
             process.wait()
 
 
-def measured_cluster(folder: Path) -> Cluster:
+def measured_cluster(count: int, folder: Path) -> Cluster:
     """By all machines together, as torchrun would start them."""
     file = folder / "cluster.json"
     command = [sys.executable, "-m", "deeppool.cli", "network", "--seconds", f"{NETWORK_SECONDS:g}", "-o", str(file)]
@@ -166,7 +170,7 @@ def measured_cluster(folder: Path) -> Cluster:
             env={
                 **os.environ,
                 "RANK": str(rank),
-                "WORLD_SIZE": str(RANKS),
+                "WORLD_SIZE": str(count),
                 "LOCAL_RANK": "0",
                 "LOCAL_WORLD_SIZE": "1",
                 "MASTER_ADDR": f"{SUBNET}.1",
@@ -174,12 +178,12 @@ def measured_cluster(folder: Path) -> Cluster:
                 "GLOO_SOCKET_IFNAME": "eth0",
             },
         )
-        for rank in range(RANKS)
+        for rank in range(count)
     ]
     codes = [process.wait() for process in started]
     if any(codes):
         raise SystemExit("the network could not be measured")
-    return find_cluster(str(file), RANKS)
+    return find_cluster(str(file), count)
 
 
 def main() -> None:
@@ -188,6 +192,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for the table")
     parser.add_argument("--models", nargs="+", help="some of those with a size here; default: all")
     parser.add_argument("--gigabits", type=float, default=1.0, help="per second, between the slow machines")
+    parser.add_argument("--machines", type=int, default=4, help="slow ones")
+    parser.add_argument("--cores", type=float, default=0.4, help="of this machine that each slow one has")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
     arguments = parser.parse_args()
@@ -198,7 +204,7 @@ def main() -> None:
     run, sizes = {"loopback": (loopback, LOOPBACK), "slow": (slow, SLOW)}[arguments.network]
     models = arguments.models or list(sizes)
     rows = []
-    for found in run(models, arguments.rounds, arguments.iterations, 1e9 * arguments.gigabits):
+    for found in run(models, arguments):
         rows.append(found)
         serialization.write_text(json.dumps(rows, indent=1), arguments.output)
     print(table(rows))

@@ -30,14 +30,18 @@ def main():
     os.environ["GLOO_SOCKET_IFNAME"] = setup["interface"] or "lo"
     with device.unbound():
         dist.init_process_group("gloo", init_method=setup["rendezvous"], rank=setup["rank"], world_size=setup["ranks"])
-    curves = measure_patterns(
-        [[pattern] for pattern in patterns_of(setup["ranks"])],
-        RankContext(setup["rank"], setup["ranks"], setup["ranks"]),
-        device,
-        setup["sizes"],
-        setup["seconds"],
-        lambda what, share: commands.answer("progress", what=what, share=share),
-    )
+    found = patterns_of(setup["ranks"])
+    context = RankContext(setup["rank"], setup["ranks"], setup["ranks"])
+    curves = []
+    for patterns, sizes in ((found[: len(PAIRS)], "pair_sizes"), (found[len(PAIRS) :], "sizes")):
+        curves += measure_patterns(
+            [[pattern] for pattern in patterns],
+            context,
+            device,
+            setup[sizes],
+            setup["seconds"] * len(patterns) / len(found),
+            lambda what, share: commands.answer("progress", what=what, share=share),
+        )
     commands.answer("done", curves=[asdict(curve) for curve in curves])
     commands.next()
     dist.destroy_process_group()

@@ -28,9 +28,9 @@ from deeppool.profiling.network.patterns import PAIRS
 from deeppool.units import format_bytes, format_seconds
 
 HERE = Path(__file__).parent
-SIZES = tuple(2**power for power in range(8, 25, 2))
-SHOWN = (2**10, 2**16, 2**20, 2**24)
-"""Rounds of these are of half and a quarter of their bytes, too."""
+SIZES = (2**10, 2**16, 2**20, 2**24)
+PAIR_SIZES = tuple(2**power for power in range(8, 25))
+"""Rounds of those are of half and a quarter of their bytes, too, and between two powers of two a price is a guess."""
 RANKS = (2, 4)
 CORES = 2.0
 """A machine's: the network is the bottleneck, not the processor."""
@@ -55,7 +55,8 @@ def measure(launcher: Launcher, ranks: int, seconds: float) -> list[Curve]:
         launcher.distribute_files(folder)
         for rank in range(ranks):
             spec = asdict(launcher.worker_spec(rank))
-            group.start("pattern_rank").send("setup", rank=rank, ranks=ranks, sizes=SIZES, seconds=seconds, **spec)
+            settings = {"sizes": SIZES, "pair_sizes": PAIR_SIZES, "seconds": seconds}
+            group.start("pattern_rank").send("setup", rank=rank, ranks=ranks, **settings, **spec)
         answers = group.collect("done", 300, "while it measured patterns", lambda _: None)
     return TypeAdapter(list[Curve]).validate_python(answers[0]["curves"])
 
@@ -64,12 +65,14 @@ def quietest(rounds: list[list[Curve]]) -> list[Curve]:
     """Each pattern's lowest median of several rounds at each size: what else the machine did disturbed it least."""
     best = []
     for curves in zip(*rounds, strict=True):
-        chosen = [min(curves, key=lambda curve: curve.seconds[at]) for at in range(len(SIZES))]
+        # A round leaves out sizes that would take too long.
+        sizes = min((curve.sizes for curve in curves), key=len)
+        chosen = [min(curves, key=lambda curve: curve.seconds[at]) for at in range(len(sizes))]
         fields = {
             name: tuple(getattr(curve, name)[at] for at, curve in enumerate(chosen))
             for name in ("seconds", "spread", "runs", "computing")
         }
-        best.append(Curve(sizes=SIZES, line=fit_line(SIZES, fields["seconds"]), **fields))
+        best.append(Curve(sizes=sizes, line=fit_line(sizes, fields["seconds"]), **fields))
     return best
 
 
@@ -83,8 +86,6 @@ def rows(network: str, ranks: int, curves: list[Curve]) -> list[dict]:
         # gloo's own all-reduce is a ring.
         name = "ring" if pattern.kind == "all-reduce" else pattern.kind
         for size, seconds, spread in zip(curve.sizes, curve.seconds, curve.spread, strict=True):
-            if size not in SHOWN:
-                continue
             found.append(
                 {
                     "network": network,
@@ -123,14 +124,18 @@ def table(found: list[dict]) -> str:
     heads = ["network", "pattern", "ranks", *(format_bytes(size) for size in sizes)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for key in dict.fromkeys((row["network"], row["pattern"], row["ranks"]) for row in found):
-        cells = []
-        for row in (row for row in found if (row["network"], row["pattern"], row["ranks"]) == key):
-            # Ranks that share cores wait for each other's transfers.
-            priced = max(row["priced"], row["cores"])
-            measured = f"{format_seconds(row['measured'])} ±{100 * row['spread']:.0f} %"
-            cells.append(f"{measured} ({format_seconds(priced)}, {100 * (priced / row['measured'] - 1):+.0f} %)")
+        of_size = {row["size"]: row for row in found if (row["network"], row["pattern"], row["ranks"]) == key}
+        cells = [cell(of_size[size]) if size in of_size else "" for size in sizes]
         lines.append(f"| {' | '.join([*map(str, key), *cells])} |")
     return "\n".join(lines)
+
+
+def cell(row: dict) -> str:
+    """Measured, priced, and by how much that is off."""
+    # Ranks that share cores wait for each other's transfers.
+    priced = max(row["priced"], row["cores"])
+    measured = f"{format_seconds(row['measured'])} ±{100 * row['spread']:.0f} %"
+    return f"{measured} ({format_seconds(priced)}, {100 * (priced / row['measured'] - 1):+.0f} %)"
 
 
 def main() -> None:
@@ -138,15 +143,21 @@ def main() -> None:
     parser.add_argument("network", choices=("loopback", "slow"))
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for the rows")
     parser.add_argument("--gigabits", type=float, default=1.0, help="per second, between the slow machines")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--rounds", type=int, default=4, help="of which each pattern's quietest counts")
-    parser.add_argument("--seconds", type=float, default=15, help="of a round of each number of ranks")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=15,
+        help="of a round; leaves out sizes whose runs would take longer than its part",
+    )
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
     # The ranks import the script beside this one.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
     found = []
-    for ranks in RANKS:
+    for ranks in arguments.ranks:
         with started(arguments.network, ranks, 1e9 * arguments.gigabits) as launcher:
             name = "loopback" if arguments.network == "loopback" else f"{arguments.gigabits:g} Gbit/s"
             rounds = [measure(launcher, ranks, arguments.seconds) for _ in range(arguments.rounds)]

@@ -17,6 +17,7 @@ from deeppool.coordinator.gpus import Gpus, NodeLostError, on_node, within
 from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History, JobProgress, JobRecord, now
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.coordinator.ray_launcher import RaySlot
+from deeppool.device.kinds import find_kind
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place
 
@@ -84,7 +85,7 @@ class Head:
             raise InvalidValueError(
                 f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"
             )
-        if role == "background" and self._device != "cpu":
+        if role == "background" and not find_kind(self._device).on_cores:
             raise InvalidValueError("background jobs train on cores so far, this cluster has GPUs")
         number = 1 + max((*self._jobs, *(record.job for record in self._past)), default=0)
         self._jobs[number] = _Job(JobRecord(number, role, model, gpu_count, steps, now()), work)

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator
 
 from deeppool.device.cpu import on_cores, usable_cores
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel
@@ -28,7 +29,7 @@ def check_ranks(ranks: int, device: str, threads: int) -> None:
     """
     if ranks < 1:
         raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
-    if ranks > 1 and device != "cpu":
+    if ranks > 1 and not find_kind(device).on_cores:
         raise InvalidValueError(f"ranks are cores that train at the same time, got device {device} (leave ranks out)")
     if ranks > len(usable_cores()):
         raise InvalidValueError(
