@@ -8,6 +8,7 @@ host_buffer     host memory through which tensors pass to code that knows only t
 kinds           facts of a kind of device
 environment     description of this machine
 cpu             cores, pinning, priorities of the operating system
+threads         the threads with which torch computes on the CPU
 control_group   a core divided by weight
 heap            memory that a training frees, and its process keeps
 cuda            NVIDIA GPUs

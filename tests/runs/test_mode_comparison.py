@@ -9,11 +9,13 @@ import torch
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import fixed, rotating, step_times
+from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError
 from deeppool.runs.mode_comparison.compare import compare_modes
 from deeppool.runs.mode_comparison.digits import CLASSES, SIDE, digit_images
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
 from deeppool.runs.mode_comparison.tasks import make_task
+from deeppool.runs.mode_comparison.virtual_clock import VirtualTraining
 from deeppool.simulation.eager_training import simulate_eager_training
 
 
@@ -102,6 +104,21 @@ def test_nothing_to_compare_and_an_unknown_task_are_refused() -> None:
         compare_modes("digits", fixed([0.0]), modes=())
     with pytest.raises(InvalidValueError, match="got 'words'"):
         make_task("words", 0, {})
+
+
+def test_on_a_virtual_clock_gradients_are_computed_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more, the small shares of many ranks took 4 to 15 times as long on a busy machine."""
+    seen, gradient = set(), VirtualTraining.gradient
+
+    def counted(training: VirtualTraining, rank: int, update: int) -> np.ndarray:
+        seen.add(torch.get_num_threads())
+        return gradient(training, rank, update)
+
+    monkeypatch.setattr(VirtualTraining, "gradient", counted)
+    with torch_threads(2):
+        compare_modes("hyperplane", fixed([0.0]), ranks=1, updates=2, clock="virtual", features=8, samples=64, batch=16)
+        assert torch.get_num_threads() == 2
+    assert seen == {1}
 
 
 def test_on_a_virtual_clock_rounds_that_wait_for_all_train_as_one_process_does() -> None:

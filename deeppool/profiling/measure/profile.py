@@ -10,8 +10,8 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
 from deeppool.device.kinds import graphs_name
 from deeppool.device.protocol import AUTOCAST, Device, Precision
+from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError, ProfileError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.layer import LayerGraph
@@ -113,7 +114,7 @@ def profile(
     # As in the processes that train.
     with (
         nullcontext() if place.asynchronous else memory_kept(),
-        _threads(threads),
+        torch_threads(threads),
         place.arithmetic(precision),
         place.times_only(),
         nullcontext() if ranks == 1 else ConcurrentRanks(captured, precision, ranks - 1) as concurrent_ranks,
@@ -263,14 +264,3 @@ def _check_memory(captured: CapturedModel, batch: int, device: Device, precision
             f"{format_bytes(free)} are free on {device.name} (give smaller --batch-sizes; plans extrapolate "
             "beyond them)"
         )
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Sets torch's thread count during the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import Delays, step_times
+from deeppool.device.threads import torch_threads
 from deeppool.execution.gradient_vector import GradientVector
 from deeppool.runs.mode_comparison.record import ModePoint, ModeTraining
 from deeppool.runs.mode_comparison.tasks import ComparedTask
@@ -62,6 +63,8 @@ def train_on_virtual_clock(
 ) -> ModeTraining:
     """Trains one task by one rule; its seed is the rule's."""
     training = VirtualTraining(task, rule.ranks, every)
-    found = simulate_eager_training(rule, step_times(step, delays), updates, training=training)
-    training.point(found.seconds)
+    # A rank's share is a few samples: threads would wait for each other, and on a busy machine for a core.
+    with torch_threads(1):
+        found = simulate_eager_training(rule, step_times(step, delays), updates, training=training)
+        training.point(found.seconds)
     return ModeTraining(rule.mode, rule.seed, found.gradients, tuple(training.points))
