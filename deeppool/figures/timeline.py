@@ -45,6 +45,7 @@ def timeline(
     title: str | None = None,
     window: Window | None = None,
     kinds: Collection[SpanKind] | None = None,
+    relative: bool = False,
     dark: bool = False,
 ) -> go.Figure:
     """Draws the activity of each GPU as bars coloured by kind, in panels on a common time axis.
@@ -55,6 +56,8 @@ def timeline(
         title: title of the figure.
         window: visible range in seconds; bars far outside are omitted. None: the longest iteration.
         kinds: kinds of spans to draw; None: all.
+        relative: whether each panel has an axis of its own, in percent of its iteration, so that iterations of unlike
+            lengths can be compared; ``window`` is then in parts of the iteration, 0 to 1.
         dark: whether the page is dark.
 
     Raises:
@@ -62,21 +65,21 @@ def timeline(
     """
     panels = panels_of(*sources)
     longest = max(panel.duration for panel in panels)
-    seen = VisibleRange(*((0.0, longest) if window is None else _checked(window)), time_unit(longest))
-    rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel in panels]
+    ranges = [_visible(panel.duration if relative else longest, window, relative) for panel in panels]
+    rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel, seen in zip(panels, ranges, strict=True)]
     plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
     axes = theme.stacked([len(found) for found in rows], gap=_GAP / plot_height if len(panels) > 1 else 0)
     bars: list[Bar] = []
     headings = []
-    for number, (panel, found) in enumerate(zip(panels, rows, strict=True), start=1):
+    for number, (panel, found, seen) in enumerate(zip(panels, rows, ranges, strict=True), start=1):
         name = "" if number == 1 else str(number)
-        axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(longest) * 1.005 or 1]
+        axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(seen.end) * 1.005 or 1]
         axes[f"yaxis{name}"] |= _gpu_axis(found)
         headings.append(_heading(panel, axes[f"yaxis{name}"]))
         bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, dark)]
     _one_legend(bars)
     lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
-    axes[lowest]["title"] = {"text": f"time from the start of the iteration ({seen.unit.name})"}
+    axes[lowest]["title"] = {"text": f"time from the start of the iteration ({ranges[0].unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
     layout = theme.theme_layout(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
     # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.
@@ -106,6 +109,16 @@ class VisibleRange:
         first, last = self.start - self.width, self.end + self.width
         near = (span for span in row.spans if span.end >= first and span.start <= last)
         return replace(row, spans=tuple(span for span in near if kinds is None or span.kind in kinds))
+
+
+def _visible(duration: float, window: Window | None, relative: bool) -> VisibleRange:
+    """Returns the visible range of a panel whose axis is as long as the duration."""
+    start, end = (0.0, duration) if window is None else _checked(window)
+    if not relative:
+        return VisibleRange(start, end, time_unit(duration))
+    duration = duration or 1.0
+    start, end = (start, end) if window is None else (start * duration, end * duration)
+    return VisibleRange(start, end, TimeUnit("% of it", duration / 100))
 
 
 def _checked(window: Window) -> Window:

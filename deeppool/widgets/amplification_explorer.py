@@ -11,6 +11,7 @@ from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool import figures
 from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
@@ -53,6 +54,9 @@ class AmplificationExplorer(Panel):
     The panel updates while a slider moves. Slow comparisons (the frontier of a model with many branches) are computed
     in a background thread; a newer query cancels an older one.
     """
+
+    plan: Any = traitlets.Any(read_only=True)
+    """The displayed plan, to observe or to link."""
 
     def __init__(
         self,
@@ -97,7 +101,6 @@ class AmplificationExplorer(Panel):
         self.corrections = ipywidgets.HBox()
         """Buttons that set a control to a value with which there is a plan; empty while there is one."""
         self._drawing, self._task = threading.RLock(), LatestTask()
-        self._watchers: list[Callable[[Plan], None]] = []
         self._drawn: object = None
         self._failure: tuple[tuple[View, PlanQuery] | None, Exception | None] = (None, None)
         self._default_name, self._is_open = "", False
@@ -121,18 +124,13 @@ class AmplificationExplorer(Panel):
             error_after=controls,
         )
         self._is_open = True
+        self.set_trait("plan", self._plan)
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._on_control_change), "value")
         self.view.observe(self.guarded(self._on_view_change), "value")
         self.on_click(self.button, self._on_save)
         self.on_theme(self._draw)
-
-    @property
-    def plan(self) -> Plan:
-        """The displayed plan."""
-        with self._drawing:
-            return self._plan
 
     def save(self, path: str | Path | None = None) -> Path:
         """Writes the displayed plan to a file, for ``deeppool run`` or ``dp.load``.
@@ -146,10 +144,6 @@ class AmplificationExplorer(Panel):
         written = files.save(self.plan, path or self.file.value).resolve()
         self.save_status.value = f'<span role="status">saved: {html.escape(str(written))}</span>'
         return written
-
-    def watch(self, on_plan: Callable[[Plan], None]) -> None:
-        """Registers a function that is called with every plan displayed from now on."""
-        self._watchers.append(on_plan)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the comparison for the displayed plan is drawn; False after ``timeout`` seconds."""
@@ -181,8 +175,7 @@ class AmplificationExplorer(Panel):
             self.corrections.children = ()
             self.summary.layout.visibility = "visible"
             self._draw()
-            for on_plan in self._watchers:
-                on_plan(self._plan)
+            self.set_trait("plan", self._plan)
 
     def _on_save(self) -> None:
         try:

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool import figures
 from deeppool.advice.card import text_with_card
@@ -46,6 +48,11 @@ class CollocationPanel(Panel):
     The record of the last completed run is :attr:`record`; it is also saved in the folder.
     """
 
+    plan: Any = traitlets.Any()
+    """Plan of the next run, to link to that of an explorer."""
+    record: Any = traitlets.Any(None)
+    """Record of the last completed run, to observe or to link; None: there is none."""
+
     def __init__(
         self,
         plan: Plan,
@@ -66,11 +73,9 @@ class CollocationPanel(Panel):
             seconds: duration of the measurement.
             folder: folder for the records, created when needed; by default ``runs`` in the current folder.
         """
-        self.plan = plan
+        self.plan = self._ran = plan
         self.run: RunHandle[RunRecord] | None = None
         """The current run, or the last one."""
-        self.record: RunRecord | None = None
-        """Record of the last completed run."""
         self.path: Path | None = None
         """File of :attr:`record`."""
         self._folder = Path(FOLDER if folder is None else folder)
@@ -101,7 +106,8 @@ class CollocationPanel(Panel):
         """
         if self.run is not None and self.run.state == "running":
             raise RunError("a run of this panel is still running (stop it first)")
-        run = self.run = start(launch, self.plan, **self.settings.arguments())
+        self._ran = self.plan
+        run = self.run = start(launch, self._ran, **self.settings.arguments())
         self.launch.disabled, self.stop.disabled = True, False
         self.settings.lock(run.bound_refusal)
         sampler = Sampler()
@@ -176,7 +182,7 @@ class CollocationPanel(Panel):
         self.path = save_run(self.record, self._folder)
         self.status.value = (
             f"{html.escape(repr(run))}. The record is <code>{html.escape(str(self.path))}</code> and "
-            f"<code>panel.record</code>:<pre>{html.escape(text_with_card(self.record, self.plan))}</pre>"
+            f"<code>panel.record</code>:<pre>{html.escape(text_with_card(self.record, self._ran))}</pre>"
         )
 
 

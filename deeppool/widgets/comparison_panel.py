@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool.errors import RunError
 from deeppool.runs.handle import RunHandle
@@ -23,6 +24,9 @@ Record = TypeVar("Record")
 class ComparisonPanel(Panel, Generic[Record]):
     """Measures selected ways by turns; :attr:`record` is the newest record. Errors stand below the controls."""
 
+    record: Any = traitlets.Any(None)
+    """What was measured so far, or by the last run, to observe or to link; None: nothing."""
+
     def __init__(self, ways: Sequence[str], selected: Sequence[str], *, repetitions: int, label: str = "ways") -> None:
         """Lays out the controls; ranks start when **Launch** is pressed or :meth:`begin` is called.
 
@@ -34,8 +38,6 @@ class ComparisonPanel(Panel, Generic[Record]):
         """
         self.run: RunHandle[Record] | None = None
         """The current run, or the last one."""
-        self.record: Record | None = None
-        """What was measured so far, or by the last run."""
         self.ways = ipywidgets.SelectMultiple(
             description=label, options=tuple(ways), value=tuple(selected), rows=len(ways), layout={"width": "24em"}
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool import figures
 from deeppool.collectives.partial.firing import Mode
@@ -43,6 +44,9 @@ class ModeComparisonPanel(Panel):
     The record of the last completed comparison is :attr:`record`.
     """
 
+    record: Any = traitlets.Any(None)
+    """The last completed comparison, to observe or to link; None: there is none."""
+
     def __init__(self, *, ranks: int = 4, updates: int = 100, longest_delay: float = 0.1) -> None:
         """Lays out the controls; training starts when **Train** is pressed or :meth:`begin` is called.
 
@@ -51,8 +55,6 @@ class ModeComparisonPanel(Panel):
             updates: initial updates of each training.
             longest_delay: initial longest delay of a rank in a step, in seconds.
         """
-        self.record: ModeComparison | None = None
-        """The last completed comparison."""
         self.task = choice("task", {"digits, small ResNet": "digits", "hyperplane regression": "hyperplane"}, "digits")
         self.imbalance = choice("late ranks", list(IMBALANCES), next(iter(IMBALANCES)))
         self.delay = steps("longest delay (s)", _options(_SECONDS, longest_delay), longest_delay)
@@ -77,7 +79,8 @@ class ModeComparisonPanel(Panel):
     def trainings(self) -> tuple[ModeTraining, ...]:
         """The trainings that are drawn: those of the record, or what is known so far."""
         if self.record is not None:
-            return self.record.trainings
+            trainings: tuple[ModeTraining, ...] = self.record.trainings
+            return trainings
         with self._drawing:
             return tuple(ModeTraining(mode, 0, 0, tuple(points)) for mode, points in self._points.items())
 

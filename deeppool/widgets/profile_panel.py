@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool import figures
 from deeppool.device.datasheet import GPUS
@@ -54,6 +55,9 @@ class ProfilePanel(Panel):
 
     It also shows an existing profile: ``ProfilePanel(dp.find_profile("vgg16-cpu"))``.
     """
+
+    selected: Any = traitlets.Tuple(read_only=True)
+    """Names of the selected layers, whose curves are drawn, to observe; empty: the whole iteration is drawn."""
 
     def __init__(
         self,
@@ -109,13 +113,6 @@ class ProfilePanel(Panel):
         if run is not None and (run.state == "running" or self._profile is None):
             return run.result()
         return self._profile if self._profile is not None else self.row.launch().result()
-
-    @property
-    def selected(self) -> tuple[str, ...]:
-        """Names of the selected layers, whose curves are drawn; empty: the whole iteration is drawn."""
-        if self._profile is None:
-            return ()
-        return tuple(self._profile.graph.layers[index].name for index in self.table.selected)
 
     def static(self) -> go.Figure | None:
         """Returns the curve of the whole iteration over the batch sizes; measures first if needed."""
@@ -248,6 +245,8 @@ class ProfilePanel(Panel):
         with self._drawing:
             if self._profile is None:
                 return
+            layers = self._profile.graph.layers
+            self.set_trait("selected", tuple(layers[index].name for index in self.table.selected))
             if self.view.value == "graph":
                 made = figures.graph(self._profile.graph, self._profile, batch=self.batch.value, dark=self.dark)
             else:

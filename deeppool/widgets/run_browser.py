@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool.figures.formatting import shorten
 from deeppool.figures.record_view import RecordView, comparison_view, record_view
@@ -35,11 +36,12 @@ class RunBrowser(Panel):
     Other or damaged files are listed with the reason why they cannot be shown.
     """
 
+    selected: Any = traitlets.Any(None)
+    """The displayed record, to observe or to link; None if there is none, or the selected file is not a record."""
+
     def __init__(self, folder: str | os.PathLike[str] = "runs") -> None:
         """Lists a folder; a file is read when it is selected."""
         self.entries: tuple[Entry, ...] = ()
-        self.selected: Any = None
-        """The displayed record; None if there is none, or the selected file is not a record."""
         self.compared: Comparison | None = None
         """Comparison with the second record; None if no second one is selected."""
         self._loaded: dict[tuple[Path, datetime.datetime], Any] = {}

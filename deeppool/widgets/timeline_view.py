@@ -5,14 +5,16 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
+import traitlets
 
 from deeppool import figures
 from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
-from deeppool.figures.formatting import time_unit
+from deeppool.figures.formatting import TimeUnit, time_unit
 from deeppool.figures.timeline_rows import Source, TimelinePanel, panels_of
 from deeppool.widgets.controls import LABEL, choice, grid
 from deeppool.widgets.live_figure import figure_lock, update_figure
@@ -33,10 +35,13 @@ Window = tuple[float, float]
 
 
 class TimelineView(Panel):
-    """Shows timelines of plans, simulations and runs on one time axis, predicted above measured.
+    """Shows timelines of plans, simulations and runs, predicted above measured, on one time axis or each on its own.
 
     GPUs with identical activity share a row. The mouse zooms, too; names are displayed where they fit.
     """
+
+    record: Any = traitlets.Any(None)
+    """A plan, simulation or run that takes the place of what is shown, to link to that of another panel."""
 
     def __init__(self, *sources: Source) -> None:
         """Shows the whole iteration of each source.
@@ -49,6 +54,8 @@ class TimelineView(Panel):
         """
         self._updating = False
         self.panel = choice("timelines", {"none": ALL}, ALL)
+        self.axis = choice("time axis", {"one for all": False, "percent of each iteration": True}, False)
+        """Iterations of unlike lengths are compared in percent."""
         self.window = ipywidgets.FloatRangeSlider(
             continuous_update=True, readout_format=".4g", style=LABEL, layout=ipywidgets.Layout(width="auto")
         )
@@ -65,7 +72,7 @@ class TimelineView(Panel):
         self.figure = go.FigureWidget(figures.timeline(*self._panels))
         super().__init__(
             [
-                grid(self.panel, self.window),
+                grid(self.panel, self.axis, self.window),
                 ipywidgets.HBox([*self.buttons.values(), self._kinds], layout=_ROW),
                 self.figure,
                 ipywidgets.HBox([self.file, self.save]),
@@ -74,9 +81,11 @@ class TimelineView(Panel):
         )
         self.panel.observe(self.guarded(self._redraw), "value")
         self.window.observe(self.guarded(self._redraw), "value")
+        self.axis.observe(self.guarded(self._change_axis), "value")
         for name, button in self.buttons.items():
             self.on_click(button, self._window_handler(name))
         self.on_click(self.save, self.export)
+        self.observe(self.guarded(lambda change: self.set_sources(change["new"])), "record")
         # On the layout, because a redraw replaces its axes.
         self.figure.layout.on_change(self.guarded(self._on_zoom), "xaxis.range")
         self.on_theme(self._draw)
@@ -114,25 +123,29 @@ class TimelineView(Panel):
         whole = end - start >= self._longest * (1 - 1 / STEPS)
         kinds = {kind for kind, button in self.kinds.items() if button.value}
         window = None if whole else (start, end)
-        return figures.timeline(*self._shown(), window=window, kinds=kinds, dark=self.dark)
+        return figures.timeline(*self._shown(), window=window, kinds=kinds, relative=self.axis.value, dark=self.dark)
 
     def _set_panels(self, panels: tuple[TimelinePanel, ...]) -> None:
         """Sets the controls to the given timelines, without drawing."""
         self._panels = panels
-        self._longest = max(panel.duration for panel in panels) or 1.0
-        self._unit = time_unit(self._longest)
-        whole = self._unit.of(self._longest)
         self._updating = True
         try:
             self.panel.options = _choices(panels)
             self._make_kind_buttons()
-            self.window.description = f"window ({self._unit.name})"
-            # The maximum first: it must not fall below the value.
-            self.window.max = max(whole, self.window.max)
-            self.window.value = (0.0, whole)
-            self.window.max, self.window.step = whole, whole / STEPS
+            self._set_whole_window()
         finally:
             self._updating = False
+
+    def _set_whole_window(self) -> None:
+        """Sets the slider to the whole iteration, in the unit of the axis."""
+        self._longest = 1.0 if self.axis.value else max(panel.duration for panel in self._panels) or 1.0
+        self._unit = TimeUnit("%", 0.01) if self.axis.value else time_unit(self._longest)
+        whole = self._unit.of(self._longest)
+        self.window.description = f"window ({self._unit.name})"
+        # The maximum first: it must not fall below the value.
+        self.window.max = max(whole, self.window.max)
+        self.window.value = (0.0, whole)
+        self.window.max, self.window.step = whole, whole / STEPS
 
     # -- the window ---------------------------------------------------------------------------------
 
@@ -170,6 +183,15 @@ class TimelineView(Panel):
         for button in self.kinds.values():
             button.observe(self.guarded(self._redraw), "value")
         self._kinds.children = (ipywidgets.Label("show"), *self.kinds.values())
+
+    def _change_axis(self, _: object) -> None:
+        with figure_lock(self.figure):
+            self._updating = True
+            try:
+                self._set_whole_window()
+            finally:
+                self._updating = False
+            self._draw()
 
     def _redraw(self, _: object) -> None:
         # Checked under the lock: another thread may be drawing without this control's new value.

@@ -117,6 +117,24 @@ def test_a_run_draws_its_prediction_above_its_measurement_on_one_time_axis():
     assert figure.layout.xaxis.range[1] * axis_unit(figure) >= run.timeline.duration
 
 
+def test_iterations_of_unlike_lengths_end_at_100_percent_each_on_its_own_axis():
+    short, long = (
+        Timeline(f"{x} s", "measured", 1, (Span(0, "forward", "conv", 0.0, x / 2), Span(0, "sync", "", x / 2, x)))
+        for x in (0.007, 0.26)
+    )
+    figure = figures.timeline(short, long, relative=True)
+    ends = {
+        bar.xaxis: max(a + b for a, b in zip(bar.base, bar.x, strict=True)) for bar in figure.data if bar.name == "sync"
+    }
+    assert ends == {"x": pytest.approx(100), "x2": pytest.approx(100)}
+    assert "%" in figure.layout.xaxis2.title.text
+    starts, takes = figure.data[0].customdata[0][2:]
+    assert (starts, takes) == ("0 s", "3.5 ms")
+    half = figures.timeline(short, long, relative=True, window=(0.5, 1.0))
+    assert half.layout.xaxis.range == pytest.approx((50, 100))
+    assert half.layout.xaxis2.range == pytest.approx((50, 100))
+
+
 def test_the_legend_names_each_kind_once_in_the_order_of_kinds():
     figure = figures.timeline(run_of(), two_layer_plan())
     named = sorted((bar.legendrank, bar.name) for bar in figure.data if bar.showlegend)

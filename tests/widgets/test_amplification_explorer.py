@@ -278,7 +278,7 @@ def test_the_plan_it_hands_out_has_its_reasons() -> None:
 
 def test_others_are_reported_of_every_plan_that_is_shown() -> None:
     panel, seen = explorer(), []
-    panel.watch(seen.append)
+    panel.observe(lambda change: seen.append(change.new), "plan")
     panel.limit.value = 1.0
     panel.gpus.value = 64
     panel.gpus.value = 8

@@ -4,11 +4,13 @@ import json
 from collections import Counter
 
 import pytest
+import traitlets
 
+import deeppool as dp
 from deeppool import figures
 from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.widgets import TimelineView
+from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView
 from tests.figures.records import layer, plan_of, run_of, two_layer_plan
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
@@ -56,6 +58,22 @@ def test_a_run_shows_its_prediction_above_what_was_measured_and_each_alone() -> 
     assert "measured" in view.figure.layout.annotations[0].text
     assert len(view.figure.layout.annotations) == 1
     assert {trace.yaxis for trace in view.figure.data} == {"y"}
+
+
+def test_each_iteration_has_its_own_axis_where_percent_is_chosen() -> None:
+    short, long = (Timeline(f"{x} s", "measured", 1, (Span(0, "forward", "conv", 0.0, x),)) for x in (0.007, 0.26))
+    view = TimelineView(short, long)
+    view.panel.value = 1
+    view.axis.value = True
+    assert view.panel.value == 1
+    assert view.window.description == "window (%)"
+    assert view.window.value == (0.0, pytest.approx(100.0))
+    view.buttons["Narrower"].click()
+    assert view.window.value == pytest.approx((25.0, 75.0))
+    assert window(view) == (25.0, 75.0)
+    view.axis.value = False
+    assert view.window.value == (0.0, pytest.approx(260.0))
+    assert view.problem == ""
 
 
 def test_buttons_zoom_and_move_the_window_within_the_iteration() -> None:
@@ -174,6 +192,21 @@ def test_another_record_takes_the_place_of_the_first() -> None:
     with pytest.raises(InvalidValueError, match="no GPU to draw"):
         view.set_sources()
     assert names(view) == {"x"}
+
+
+def test_it_shows_the_plan_of_an_explorer_that_it_is_linked_to() -> None:
+    explorer = AmplificationExplorer(dp.find_profile("vgg16-cpu"), amplification_limit=2.0)
+    view = TimelineView(explorer.plan)
+    run_panel = CollocationPanel(explorer.plan)
+    traitlets.dlink((explorer, "plan"), (view, "record"))
+    traitlets.dlink((explorer, "plan"), (run_panel, "plan"))
+    explorer.global_batch.value = 256
+    # The heading has the time of the iteration.
+    drawn_heading = view.figure.layout.annotations[0].text
+    assert drawn_heading == figures.timeline(explorer.plan).layout.annotations[0].text
+    assert run_panel.plan is explorer.plan
+    assert run_panel.plan.global_batch == 256
+    assert view.problem == ""
 
 
 def test_nothing_to_look_at_is_an_error() -> None:
