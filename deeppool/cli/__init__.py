@@ -12,6 +12,7 @@ conditions  options of simulations that deviate from the plan
 inputs      reads profiles and plans
 options     options of several commands
 output      prints records and progress
+out_of_memory  this process has no memory left
 interrupts  Ctrl-C, SIGTERM and a closed terminal
 sharing     what frontier --background takes and prints
 torchrun    a command under torchrun: rank 0 prints, the others serve it
@@ -37,6 +38,7 @@ from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
+from deeppool.cli.out_of_memory import ran_out_of_memory
 from deeppool.cli.plans import frontier, plan
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
@@ -47,7 +49,7 @@ from deeppool.cli.show import show_files
 from deeppool.cli.simulate import simulate
 from deeppool.cli.simulate_cluster import simulate_cluster
 from deeppool.cli.train import train
-from deeppool.errors import DeeppoolError
+from deeppool.errors import DeeppoolError, RunError
 
 INTERRUPTED = 130
 """Exit code of typer for an interrupt that a command did not handle."""
@@ -101,11 +103,15 @@ def options(
 
 
 def main() -> None:
-    """Runs a command; a DeeppoolError, a full disk or an interrupt is reported in one line, with exit code 1."""
+    """Runs a command; a DeeppoolError, an interrupt, or no disk or memory is reported in one line, with exit code 1."""
     handle_interrupts()
     try:
         try:
             app()
+        except Exception as error:
+            if isinstance(error, DeeppoolError) or not ran_out_of_memory(error):
+                raise
+            raise RunError("this process ran out of memory (free some, or raise its limit: ulimit -v)") from error
         finally:
             sys.stdout.flush()
     except DeeppoolError as error:

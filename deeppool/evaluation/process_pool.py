@@ -1,6 +1,7 @@
 """Runs notebooks, each in a process of its own: several at once, and those that measure time alone."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import psutil
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import ANSWER, KERNEL_ENVIRONMENT, ExecutedNotebook, NotebookTask
+from deeppool.processes import stop_detector
 from deeppool.units import format_seconds
 
 MAX_JOBS = 4
@@ -102,9 +104,9 @@ class _NotebookProcesses:
         with tempfile.TemporaryDirectory(prefix="deeppool-kernel-", ignore_cleanup_errors=True) as scratch:
             process = self._start(task, Path(scratch))
             try:
-                process.wait(self._remaining())
+                stopped = self._wait(process)
                 executed, problem = _read_answer(task, process.returncode, Path(scratch))
-                out_of_time = False
+                out_of_time, problem = False, f"notebook {task.name}: {stopped}" if stopped else problem
             except subprocess.TimeoutExpired:
                 _end_process_tree(process)
                 elapsed = format_seconds(time.monotonic() - started)
@@ -115,6 +117,28 @@ class _NotebookProcesses:
                 if process.stdin is not None:
                     process.stdin.close()
         return CompletedTask(task, executed, problem, out_of_time, time.monotonic() - started)
+
+    def _wait(self, process: subprocess.Popen[str]) -> str:
+        """Waits for the end of a notebook's process; ends it where a signal has stopped it or its kernel, and says so.
+
+        Raises:
+            TimeoutExpired: the budget was spent.
+        """
+        detector = stop_detector.StopDetector()
+        while True:
+            remaining = self._remaining()
+            try:
+                process.wait(min(stop_detector.CHECK_SECONDS, math.inf if remaining is None else remaining))
+            except subprocess.TimeoutExpired:
+                if self._remaining() == 0:
+                    raise
+                if detector.check(_process_and_kernel(process.pid)):
+                    _end_process_tree(process)
+                    return (
+                        f"a signal stopped its process for {stop_detector.STOPPED_SECONDS:.0f} s, which was then ended"
+                    )
+                continue
+            return ""
 
     def stop(self) -> None:
         """Ends the running notebooks; later ones do not start."""
@@ -168,6 +192,14 @@ def _read_answer(task: NotebookTask, exit_code: int, scratch: Path) -> tuple[Exe
     reason = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
     last_line = (scratch / "stderr").read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
     return None, f"the process of notebook {task.name} {reason}" + (f": {last_line}" if last_line else "")
+
+
+def _process_and_kernel(pid: int) -> list[int]:
+    """Returns a notebook's process and its kernel; what the kernel starts is supervised there."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children())]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _end_process_tree(process: subprocess.Popen[str]) -> None:

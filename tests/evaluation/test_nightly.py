@@ -23,6 +23,7 @@ from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
 from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
+from deeppool.processes import stop_detector
 from tests.evaluation.folders import SETUP, write_notebook
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -40,6 +41,7 @@ LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
 """Counts the runs of a notebook in a file outside the output folder."""
 KILLS = "import psutil\npsutil.Process().parent().kill()"
 """Kills the process that runs the notebook."""
+STOPS = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
 FOREVER = "import threading\nthreading.Event().wait()"
 
 WAITS_THE_FIRST_TIME = """
@@ -161,6 +163,19 @@ def test_an_interrupted_run_of_other_notebooks_is_closed_as_it_is(notebooks: Pat
         "clock: the nightly run was interrupted",
     )
     assert found.report.fine
+
+
+def test_a_stopped_kernel_fails_its_notebook_and_the_others_run(
+    notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a budget it would be waited for forever.
+    monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
+    write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", STOPS)
+    found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks).report
+    (stopped,) = found.broken
+    assert stopped.problem == "notebook fig1: a signal stopped its process for 1 s, and it was ended"
+    assert runs(tmp_path) == 1
+    assert kernels() == []
 
 
 def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tmp_path: Path) -> None:

@@ -1,0 +1,210 @@
+"""One event: a command, a fault at a random moment, and what became of the command."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from faults import STOPS, apply, clock_environment, disk
+from left_behind import MARK, damaged, kind, processes, shared_memory
+from scenarios import HERE, Places, Scenario
+
+START_SECONDS, LATEST = 1.0, 12.0
+"""When the fault comes, in seconds after the start of the command."""
+LIMIT = 150.0
+"""Seconds after the fault in which a command must have ended; all would end by themselves in much less."""
+LAUNCHER_STOPPED = 5.0
+"""Seconds for which a launcher is stopped, as by Ctrl-Z, before it is continued."""
+SERVICE_SECONDS = 25.0
+"""Seconds after which a service that a fault has not ended must answer."""
+GONE_SECONDS = 10.0
+TOO_LATE = "had ended before"
+"""How a command ends that the fault did not meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of one command."""
+
+    number: int
+    scenario: str
+    fault: str
+    victim: str
+    """Kind of the process that was hit."""
+    moment: float
+    """Seconds after the start; 0: it was there before."""
+    end: str
+    """``went on``, ``error``, ``with its launcher``, ``lost``, or ``had ended before`` the fault."""
+    seconds: float
+    """From the fault to the end of the command."""
+    said: str
+    """Its last line of errors."""
+    left: tuple[str, ...]
+    """Processes, shared memory and files that stayed behind."""
+    why: str = ""
+    """Why it counts as lost."""
+
+
+def run(number: int, scenario: Scenario, fault: str, draw: random.Random, plan: Path, notebooks: Path) -> Event:
+    """Starts the command, makes the fault, waits for the end, and looks what is left."""
+    with tempfile.TemporaryDirectory(prefix="f") as name, ExitStack() as stack:
+        folder = Path(name)
+        for each in ("output", "t"):
+            (folder / each).mkdir()
+        stack.enter_context(disk(folder / "output", fault))
+        temporary = folder / "output" / "t" if fault == "full disk" else folder / "t"
+        temporary.mkdir(exist_ok=True)
+        mark = f"{os.getpid()}-{number}"
+        before = shared_memory()
+        command = [str(word) for word in scenario.command(Places(plan, notebooks, folder / "output"))]
+        launcher = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=stack.enter_context((folder / "errors").open("w")),
+            env=_environment(mark, temporary, folder, fault),
+            cwd=HERE,
+            process_group=0,
+        )
+        try:
+            return _observe(number, scenario, fault, draw, folder, temporary, mark, before, launcher)
+        finally:
+            # What removes temporary files outlives the launcher for a moment.
+            launcher.kill()
+            _wait(lambda: not processes(mark), GONE_SECONDS)
+            for process in processes(mark):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            launcher.wait()
+
+
+def _environment(mark: str, temporary: Path, folder: Path, fault: str) -> dict[str, str]:
+    # The deeppool beside this benchmark.
+    paths = os.pathsep.join([str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    more = clock_environment(folder) if fault == "clock jump" else {}
+    return {
+        **os.environ,
+        "TMPDIR": str(temporary),
+        MARK: mark,
+        "PYTHONPATH": paths,
+        **more,
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+
+
+def _observe(
+    number: int,
+    scenario: Scenario,
+    fault: str,
+    draw: random.Random,
+    folder: Path,
+    temporary: Path,
+    mark: str,
+    before: set[str],
+    launcher: "subprocess.Popen[bytes]",
+) -> Event:
+    moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST)
+    _wait(lambda: launcher.poll() is not None, moment)
+    too_late = launcher.poll() is not None
+    victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
+    _wait(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
+    why = "" if launcher.poll() is not None or scenario.service else f"still there after {LIMIT:.0f} s"
+    seconds = time.monotonic() - struck
+    answered = scenario.service and launcher.poll() is None and _answers()
+    if scenario.service and launcher.poll() is None:
+        why = "" if answered else "does not answer"
+        launcher.terminate()
+        why = why or ("" if _wait(lambda: launcher.poll() is not None, GONE_SECONDS) else "does not end")
+    ending = _ending(scenario, fault, victim, launcher.poll(), answered=answered, folder=folder)
+    left = _left(mark, temporary, before) if launcher.poll() is not None else ()
+    harmed = damaged(folder / "output")
+    why = why or ending[1] or harmed or ("left something behind" if left else "")
+    end = TOO_LATE if too_late else "lost" if why else ending[0]
+    return Event(number, scenario.name, fault, victim, moment, end, seconds, _last_line(folder), left, why)
+
+
+def _strike(
+    scenario: Scenario,
+    fault: str,
+    launcher: "subprocess.Popen[bytes]",
+    mark: str,
+    folder: Path,
+    draw: random.Random,
+) -> tuple[str, float]:
+    """Makes the fault; returns the kind of process that was hit and when."""
+    known = processes(mark)
+    found = {kind(process, launcher.pid): process for process in draw.sample(known, len(known))}
+    found = {name: process for name, process in found.items() if name not in scenario.spared}
+    if launcher.poll() is not None or not found:
+        return "", time.monotonic()
+    name = draw.choice(sorted(found))
+    struck = time.monotonic()
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        apply(fault, found[name], folder, draw)
+    if fault == "stop" and name == "launcher":
+        time.sleep(LAUNCHER_STOPPED)
+        launcher.send_signal(signal.SIGCONT)
+    return name if fault in (*STOPS, "out of memory") else "", struck
+
+
+def _ending(
+    scenario: Scenario, fault: str, victim: str, code: int | None, *, answered: bool, folder: Path
+) -> tuple[str, str]:
+    """Returns how a command ended, and why that is not right; empty: it is."""
+    text = (folder / "errors").read_text(errors="replace")
+    if code == 0 or answered:
+        return "went on", ""
+    if victim == "launcher" and fault in ("kill", "out of memory") and code is not None and code < 0:
+        return "with its launcher", ""
+    if scenario.foreign:
+        return "error", ""
+    lines = [line for line in text.splitlines() if line.startswith("error: ")]
+    told = len(lines) == 1 or (scenario.report and not lines and any((folder / "output").glob(scenario.report)))
+    if code == 1 and told and "Traceback" not in text:
+        return "error", ""
+    return "error", f"exit code {code} with {len(lines)} lines of error and {text.count('Traceback')} tracebacks"
+
+
+def _left(mark: str, temporary: Path, before: set[str]) -> tuple[str, ...]:
+    """Returns what is still there some seconds after the end."""
+    _wait(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, GONE_SECONDS)
+    found = [f"process {' '.join(process.cmdline())[-60:]}" for process in processes(mark)]
+    return (*found, *_files(temporary), *sorted(shared_memory() - before))
+
+
+def _files(temporary: Path) -> list[str]:
+    return [str(path.relative_to(temporary)) for path in temporary.iterdir()] if temporary.is_dir() else []
+
+
+def _last_line(folder: Path) -> str:
+    lines = (folder / "errors").read_text(errors="replace").strip().splitlines()
+    return next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "")[:300]
+
+
+def _answers() -> bool:
+    """Whether JupyterLab answers; without its token it refuses, which is an answer."""
+    try:
+        urllib.request.urlopen("http://127.0.0.1:28765/api", timeout=5)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,66 @@
+"""What a command leaves: processes, shared memory, files in its temporary folder, and records that must be readable."""
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+import deeppool as dp
+from deeppool.errors import DeeppoolError
+from deeppool.execution.checkpoint import latest, load_weights
+
+MARK = "DEEPPOOL_FAULTS_MARK"
+"""Variable of the environment, which descendants inherit."""
+
+
+def processes(mark: str) -> list[psutil.Process]:
+    """Returns the living processes of an event."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def kind(process: psutil.Process, launcher: int) -> str:
+    """Returns the kind of a process, by the module that it runs."""
+    if process.pid == launcher:
+        return "launcher"
+    with contextlib.suppress(psutil.Error):
+        words = [word for each in process.cmdline() for word in each.split()]
+        for word in words:
+            if word.startswith(("deeppool.", "ipykernel", "jupyter", "torch.")):
+                return word.rstrip(":").removeprefix("deeppool.")
+        if words:
+            return Path(words[0]).name if not words[0].endswith("python") else Path(words[-1]).name[:30]
+    return "unknown"
+
+
+def shared_memory() -> set[str]:
+    """Returns the shared memory that no process uses or names: other processes of the machine may have some."""
+    used, commands = set(), ""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            lines = (process / "maps").read_text().splitlines()
+            used |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
+            # A folder there is removed by a process that has it as an argument.
+            commands += (process / "cmdline").read_text(errors="replace")
+    found = set()
+    for path in Path("/dev/shm").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found |= {path.name} if path.stat().st_ino not in used and path.name not in commands else set()
+    return found
+
+
+def damaged(output: Path) -> str:
+    """Returns which file of a command cannot be read afterwards; empty: all can."""
+    for path in output.glob("*.json"):
+        try:
+            dp.load(path)
+        except DeeppoolError as error:
+            return str(error)
+    kept = latest(output / "kept") if (output / "kept").is_dir() else None
+    if kept is not None and not all(value.isfinite().all() for value in load_weights(kept).values()):
+        return f"{kept} has weights that are not finite"
+    return ""

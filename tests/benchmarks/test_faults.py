@@ -1,0 +1,119 @@
+"""What counts as survived and what as lost: commands whose end is known, hit for real."""
+
+import importlib
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "faults"
+MODULES = ("event", "faults", "job", "left_behind", "main", "scenarios", "small_notebooks")
+
+ENDS = "print('begun', flush=True); import time; time.sleep(0.5)"
+RAISES = "import time; time.sleep(0.5); 1 / 0"
+ONE_LINE = "import sys, time; time.sleep(0.5); sys.exit('error: the disk is full')"
+FOREVER = "import threading; threading.Event().wait()"
+CHILD = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); {then}"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of one event; those beside it are imported by their bare names."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    found = importlib.import_module("event")
+    monkeypatch.setattr(found, "START_SECONDS", 0.1)
+    monkeypatch.setattr(found, "LATEST", 0.2)
+    monkeypatch.setattr(found, "GONE_SECONDS", 1.0)
+    yield found
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def hit(benchmark: ModuleType, source: str, fault: str, seed: int = 0):
+    scenario = benchmark.Scenario("a command", lambda places: (sys.executable, "-c", source))
+    return benchmark.run(0, scenario, fault, random.Random(seed), Path("plan.json"), Path("notebooks"))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("source", "fault", "end", "why"),
+    [
+        (ENDS, "stop", "went on", ""),
+        (FOREVER, "kill", "with its launcher", ""),
+        (ONE_LINE.replace("sys.exit(", "print("), "none", "went on", ""),
+        (RAISES, "none", "lost", "exit code 1 with 0 lines of error and 1 tracebacks"),
+    ],
+)
+def test_the_end_of_a_command_is_what_it_did(benchmark, source: str, fault: str, end: str, why: str) -> None:
+    benchmark.LAUNCHER_STOPPED = 0.2
+    event = hit(benchmark, source, fault)
+    assert (event.end, event.why, event.left) == (end, why, ())
+    assert event.victim == ("launcher" if fault in ("stop", "kill") else "")
+
+
+@pytest.mark.processes
+def test_one_line_of_error_and_exit_code_1_is_a_clear_end(benchmark) -> None:
+    event = hit(
+        benchmark, "import sys, time; time.sleep(0.5); print('error: full', file=sys.stderr); sys.exit(1)", "none"
+    )
+    assert (event.end, event.said) == ("error", "error: full")
+
+
+@pytest.mark.processes
+def test_a_command_that_never_ends_or_leaves_a_process_is_lost(benchmark) -> None:
+    benchmark.LIMIT = 1.0
+    hangs = hit(benchmark, FOREVER, "none")
+    assert (hangs.end, hangs.why) == ("lost", "still there after 1 s")
+    orphaned = hit(benchmark, CHILD.format(child=FOREVER, then="import time; time.sleep(0.5)"), "none")
+    assert (orphaned.end, orphaned.why) == ("lost", "left something behind")
+    assert "threading.Event().wait()" in orphaned.left[0]
+
+
+@pytest.mark.processes
+def test_a_limited_process_runs_out_of_memory(benchmark) -> None:
+    grows = "import time; time.sleep(0.5); kept = [bytearray(2**20) for _ in range(200)]"
+    assert "MemoryError" in hit(benchmark, grows, "out of memory").said
+    assert hit(benchmark, grows, "none").end == "went on"
+
+
+@pytest.mark.processes
+def test_the_wall_clock_of_a_command_jumps_and_no_other_does(benchmark) -> None:
+    source = """
+import sys, time
+wall, passed = time.time(), time.monotonic()
+while abs(time.time() - wall) < 1800 and time.monotonic() - passed < 20:
+    time.sleep(0.01)
+print(f"error: {abs(time.time() - wall - (time.monotonic() - passed)):.0f}", file=sys.stderr)
+sys.exit(1)
+"""
+    assert hit(benchmark, source, "clock jump").said == "error: 3600"
+
+
+def test_each_pair_comes_once_before_any_comes_again_and_the_seed_repeats_it(benchmark) -> None:
+    main = importlib.import_module("main")
+    pairs = main.pairs_here(None)
+    names = [
+        (scenario.name, fault)
+        for scenario, fault, _ in (main.drawn(number, 1, pairs) for number in range(2 * len(pairs)))
+    ]
+    assert (
+        sorted(names[: len(pairs)]) == sorted(names[len(pairs) :]) == sorted((one.name, fault) for one, fault in pairs)
+    )
+    assert names[: len(pairs)] != names[len(pairs) :]
+    assert [main.drawn(5, 1, pairs)[2].random(), main.drawn(5, 1, pairs)[2].random()] == [
+        main.drawn(5, 1, pairs)[2].random()
+    ] * 2
+
+
+def test_the_table_counts_ends_and_leaves_out_what_came_too_late(benchmark) -> None:
+    main = importlib.import_module("main")
+    ends = [("error", 2.0), ("error", 4.0), ("lost", 9.0), (benchmark.TOO_LATE, 0.0), ("went on", 1.0)]
+    events = [
+        benchmark.Event(number, "run", "kill", "launcher", 1.0, end, seconds, "", ("process",) if end == "lost" else ())
+        for number, (end, seconds) in enumerate(ends)
+    ]
+    assert main.table(events, "scenario").splitlines()[-1] == "| run | 4 | 1 | 2 | 0 | 1 | 1 | 3.0 (4.0) |"

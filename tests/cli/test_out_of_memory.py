@@ -1,0 +1,40 @@
+"""A command without memory ends in one line, wherever it runs out."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from deeppool.cli.out_of_memory import ran_out_of_memory
+from deeppool.errors import InvalidValueError
+
+PROFILE = ("profile", "squeezenet1_1", "--input-shape", "3,64,64", "--batch-sizes", "1", "-o")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
+def test_a_command_that_cannot_load_its_libraries_says_so_in_one_line(tmp_path) -> None:
+    limit = 150 * 2**20
+    ended = subprocess.run(
+        [sys.executable, "-m", "deeppool.cli", *PROFILE, tmp_path / "profile.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "error: this process ran out of memory (free some, or raise its limit: ulimit -v)\n"
+
+
+def test_the_cause_of_an_error_counts_and_other_errors_do_not() -> None:
+    try:
+        try:
+            raise MemoryError
+        except MemoryError as cause:
+            raise ValueError("unreadable") from cause
+    except ValueError as error:
+        assert ran_out_of_memory(error)
+    assert ran_out_of_memory(OSError(12, "Cannot allocate memory"))
+    assert ran_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 GB"))
+    assert not ran_out_of_memory(OSError(28, "No space left on device"))
+    assert not ran_out_of_memory(InvalidValueError("memory must be positive, got 0"))
