@@ -28,8 +28,8 @@ LAUNCHER_STOPPED = 5.0
 SERVICE_SECONDS = 25.0
 """Seconds after which a service that a fault has not ended must answer."""
 GONE_SECONDS = 10.0
-TOO_LATE = "had ended before"
-"""How a command ends that the fault did not meet."""
+NOT_HIT = "not hit"
+"""How a command ends that had ended before its fault, or had no process to hit yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Event:
     moment: float
     """Seconds after the start; 0: it was there before."""
     end: str
-    """``went on``, ``error``, ``with its launcher``, ``lost``, or ``had ended before`` the fault."""
+    """``went on``, ``error``, ``with its launcher``, ``lost``, or ``not hit``."""
     seconds: float
     """From the fault to the end of the command."""
     said: str
@@ -114,8 +114,9 @@ def _observe(
 ) -> Event:
     moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST)
     _wait(lambda: launcher.poll() is not None, moment)
-    too_late = launcher.poll() is not None
+    not_hit = launcher.poll() is not None
     victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
+    not_hit |= fault in (*STOPS, "out of memory") and not victim
     _wait(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
     why = "" if launcher.poll() is not None or scenario.service else f"still there after {LIMIT:.0f} s"
     seconds = time.monotonic() - struck
@@ -128,7 +129,7 @@ def _observe(
     left = _left(mark, temporary, before) if launcher.poll() is not None else ()
     harmed = damaged(folder / "output")
     why = why or ending[1] or harmed or ("left something behind" if left else "")
-    end = TOO_LATE if too_late else "lost" if why else ending[0]
+    end = NOT_HIT if not_hit else "lost" if why else ending[0]
     return Event(number, scenario.name, fault, victim, moment, end, seconds, _last_line(folder), left, why)
 
 

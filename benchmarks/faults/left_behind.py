@@ -32,6 +32,8 @@ def kind(process: psutil.Process, launcher: int) -> str:
         for word in words:
             if word.startswith(("deeppool.", "ipykernel", "jupyter", "torch.")):
                 return word.rstrip(":").removeprefix("deeppool.")
+        if scripts := [Path(word).name for word in words if word.endswith(".py")]:
+            return scripts[0]
         if words:
             return Path(words[0]).name if not words[0].endswith("python") else Path(words[-1]).name[:30]
     return "unknown"

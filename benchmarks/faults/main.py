@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from event import TOO_LATE, Event, run
+from event import NOT_HIT, Event, run
 from faults import needs_root
 from job import write_plan
 from scenarios import SCENARIOS, Scenario
@@ -50,8 +50,8 @@ def pairs_here(names: Sequence[str] | None) -> list[tuple[Scenario, str]]:
 
 
 def table(events: Sequence[Event], key: str) -> str:
-    """Returns a row for each command, or for each fault; commands that had ended before their fault do not count."""
-    events = [event for event in events if event.end != TOO_LATE]
+    """Returns a row for each command, or for each fault; commands that were not hit do not count."""
+    events = [event for event in events if event.end != NOT_HIT]
     lines = [
         f"| {key} | tried | went on | ended by an error | ended with its launcher | lost | left something | "
         "seconds to the end, median (worst) |",

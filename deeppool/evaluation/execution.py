@@ -126,14 +126,15 @@ def _kernel_transport(sockets: Path) -> Any:
     """Configures Unix sockets between papermill and the kernel, where available: no port is opened.
 
     By default jupyter_client names sockets in the current folder by the first number without a file, so two kernels
-    that start at once in one folder would share theirs.
+    that start at once in one folder would share theirs; and it keeps the connection file where nobody removes it if
+    this process is killed.
     """
     from traitlets.config import Config
 
-    address = str(sockets / "kernel")
-    if not hasattr(socket, "AF_UNIX") or len(address) > MAX_SOCKET_PATH:
-        return Config()
-    return Config({"KernelManager": {"transport": "ipc", "ip": address}})
+    address, manager = str(sockets / "kernel"), {"connection_file": str(sockets / "connection.json")}
+    if hasattr(socket, "AF_UNIX") and len(address) <= MAX_SOCKET_PATH:
+        manager |= {"transport": "ipc", "ip": address}
+    return Config({"KernelManager": manager})
 
 
 def _summary(executed: Path) -> str:

@@ -134,9 +134,7 @@ class _NotebookProcesses:
                     raise
                 if detector.check(_process_and_kernel(process.pid)):
                     _end_process_tree(process)
-                    return (
-                        f"a signal stopped its process for {stop_detector.STOPPED_SECONDS:.0f} s, which was then ended"
-                    )
+                    return f"a signal stopped its process for {stop_detector.STOPPED_SECONDS:.0f} s, and it was ended"
                 continue
             return ""
 

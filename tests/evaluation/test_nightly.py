@@ -170,10 +170,15 @@ def test_a_stopped_kernel_fails_its_notebook_and_the_others_run(
 ) -> None:
     # Without a budget it would be waited for forever.
     monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", STOPS)
     found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks).report
     (stopped,) = found.broken
     assert stopped.problem == "notebook fig1: a signal stopped its process for 1 s, and it was ended"
+    # The process that wrote the kernel's connection file was killed.
+    assert not any(temporary.iterdir())
     assert runs(tmp_path) == 1
     assert kernels() == []
 
