@@ -12,6 +12,7 @@ from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
 from deeppool.figures.advice import advice
 from deeppool.figures.batch_curves import batch_curves
+from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
 from deeppool.figures.crossover import crossover
 from deeppool.figures.frontier import frontier
@@ -27,6 +28,7 @@ from deeppool.figures.ways import ways
 from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
 from deeppool.interleaving.crossover.record import CrossoverRecord
 from deeppool.planning.plan import Plan
+from deeppool.planning.replanning.replan import Replan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.scaling_record import ScalingStudy
 from deeppool.planning.studies.tradeoff_record import SharedCluster
@@ -36,6 +38,7 @@ from deeppool.records.measured_ways import MeasuredWays
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
 from deeppool.records.transfer_plan import TransferPlan
+from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.device.collocated import CollocatedSimulation
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.simulate import Simulation
@@ -46,9 +49,9 @@ def of(record: Any, *, dark: bool = False) -> go.Figure:
     """Draws the default figure for the type of a record.
 
     Args:
-        record: a profile, plan, frontier, run, training, simulation, scaling study, shared cluster, interference,
-            timeline, schedule, plan or comparison of transfers, training or comparison of jobs that cross over, or
-            comparison of ways to train.
+        record: a profile, plan, replan, frontier, run, training, simulation of a plan or a cluster, scaling study,
+            shared cluster, interference, timeline, schedule, plan or comparison of transfers, training or comparison of
+            jobs that cross over, or comparison of ways to train.
         dark: whether the page is dark.
 
     Raises:
@@ -74,6 +77,8 @@ _FIGURES: dict[type | UnionType, Callable[..., go.Figure]] = {
     CrossoverRecord | CrossoverComparison: crossover,
     MeasuredWays: ways,
     SharedCluster: throughput,
+    ClusterSimulation: cluster,
+    Replan: lambda found, *, dark: timeline(found.before, found.after, title="Before, and below it after", dark=dark),
     Interference: interference,
     CollocatedSimulation: lambda found, *, dark: trade_off([found], dark=dark),
 }
