@@ -353,7 +353,9 @@ def _regions(values: Iterable[Any]) -> set[Region]:
 
 def _check_places(operator: Any, tensors: Sequence[torch.Tensor]) -> None:
     """Raises where a GPU would: an operator reads tensors of the host other than numbers."""
-    if operator in _HOST_INDICES:
+    # Zeros that torch's backward of an operator creates, in C++, lie on the host, as it takes the device for the CPU.
+    in_backward = torch._C._current_graph_task_id() != -1
+    if operator in _HOST_INDICES or in_backward:
         return
     for tensor in tensors:
         if not isinstance(tensor, EmulatedTensor) and tensor.dim():

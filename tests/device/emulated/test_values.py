@@ -154,6 +154,29 @@ def test_pooling_of_channels_last_gives_the_bits_of_the_cpu(kind: str) -> None:
     assert all(map(torch.equal, *results))
 
 
+@pytest.mark.parametrize(
+    "scatter",
+    [
+        lambda a, b: torch.slice_scatter(a, b[:2], 0, 1, 3),
+        lambda a, b: torch.select_scatter(a, b[0], 0, 1),
+        lambda a, b: torch.diagonal_scatter(a, b[0, :4]),
+    ],
+    ids=["slice", "select", "diagonal"],
+)
+def test_zeros_that_a_backward_creates_are_taken_from_the_host(
+    kind: str, scatter: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    results = []
+    for place in (torch.device("cpu"), find_device(kind).torch_device()):
+        torch.manual_seed(0)
+        a, b = (torch.randn(4, 5).to(place).requires_grad_() for _ in range(2))
+        scatter(a * 2, b * 3).square().sum().backward()
+        assert a.grad is not None
+        assert b.grad is not None
+        results.append([a.grad.cpu(), b.grad.cpu()])
+    assert all(map(torch.equal, *results))
+
+
 def test_a_launch_returns_before_its_work_is_done(kind: str) -> None:
     device = find_device(kind)
     a = torch.randn(700, 700, device=device.torch_device())
