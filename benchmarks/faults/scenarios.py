@@ -79,6 +79,8 @@ SCENARIOS = (
         "rotating partitions",
         lambda places: (
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2),
+            # Its own logs stay behind in the temporary folder otherwise.
+            *("--log-dir", places.output / "logs"),
             *(HERE / "technique.py", "rotating partitions", places.plan, places.output, 500),
         ),
         faults=("kill", "out of memory", "clock jump"),
