@@ -23,6 +23,12 @@ class LayerTimeChange:
     noise: float
     """Sum of both measurements' spreads, relative to ``before``."""
 
+    def __post_init__(self) -> None:
+        if not self.layers or self.before <= 0:
+            raise InvalidValueError(
+                f"a change is of some layers that took some time, got {len(self.layers)} layers of {self.before:g} s"
+            )
+
     @property
     def change(self) -> float:
         """Difference relative to ``before``."""
@@ -53,6 +59,14 @@ class ProfileComparison:
     """Changes beyond noise, ordered by their effect on the iteration."""
     compared: int
     """Number of compared times: distinct layers times batch sizes."""
+
+    def __post_init__(self) -> None:
+        counts = len(self.batch_sizes), len(self.iteration_before), len(self.iteration_after)
+        if len(set(counts)) > 1 or min(self.iteration_before, default=1.0) <= 0:
+            raise InvalidValueError(
+                "batch_sizes, iteration_before and iteration_after must be as many, and iterations take some time, got "
+                f"{', '.join(map(str, counts))} of them, from {min(self.iteration_before, default=1.0):g} s"
+            )
 
     def explain(self, rows: int = 20) -> str:
         """Formats a line per batch size, then a table of the largest changes."""

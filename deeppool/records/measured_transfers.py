@@ -28,6 +28,10 @@ class MeasuredMethod:
     timeline: Timeline | None
     """A measured iteration of rank 0, where the transfers are planned."""
 
+    def __post_init__(self) -> None:
+        if not self.seconds or min(self.seconds) <= 0:
+            raise InvalidValueError(f"iterations by {self.method} must take some time, got {self.seconds} s")
+
     @property
     def median(self) -> float:
         """Median of the iterations."""

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.timeline import Span, Timeline, union
+from deeppool.cluster.cluster import MAXIMUM_GPUS
+from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
+
+
+def _check_ranks(of: str, ranks: tuple[int, ...]) -> None:
+    if not all(0 <= rank < MAXIMUM_GPUS for rank in ranks):
+        raise InvalidValueError(f"the ranks of {of} must be within 0…{MAXIMUM_GPUS - 1}, got {ranks}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,9 @@ class PartTimes:
     """Seconds; mean over the ranks that compute it."""
     backward: float
     ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_ranks(self.name, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,9 @@ class PlannedTransfer:
     done: float
     needed: float
     """When the next forward would use the first of the parameters if it waited for no transfer."""
+
+    def __post_init__(self) -> None:
+        _check_ranks("a transfer", self.ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,10 +104,14 @@ def shared_memory() -> set[str]:
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             used |= {int(line.split()[4]) for line in maps.read_text().splitlines() if "/dev/shm/" in line}
+    # The folder of a run is in the command line of the watchdog that removes it.
+    watched = {
+        Path(word).name for process in psutil.process_iter() for word in words_of(process) if "/dev/shm/" in word
+    }
     found = set()
     for path in Path("/dev/shm").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found |= {path.name} if path.stat().st_ino not in used else set()
+            found |= {path.name} if path.stat().st_ino not in used and path.name not in watched else set()
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.errors import PlanError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.tables import render, table
@@ -45,6 +45,10 @@ class PlacedLayer:
     reshard: float
     sync: float
     amplification: float
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            raise InvalidValueError("a layer is on one GPU or more, got none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.errors import PlanError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.units import format_bytes, format_seconds
 
 
@@ -25,6 +25,12 @@ class FrontierPoint:
     """First GPU of each layer; not 0 where branches run side by side."""
     memory: int | None = None
     """Bytes on the GPU that holds most; None if the profile lacks activation sizes."""
+
+    def __post_init__(self) -> None:
+        if self.iteration_time <= 0 or self.gpu_seconds <= 0:
+            raise InvalidValueError(
+                f"a point has positive times, got {self.iteration_time:g} s and {self.gpu_seconds:g} GPU-seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,13 @@ class Frontier:
     """Searched counts, ascending."""
     data_parallel_iteration_times: tuple[float, ...] = ()
     """Seconds per GPU count with every layer on that many GPUs, as in a static partition of the cluster."""
+
+    def __post_init__(self) -> None:
+        counts, times = self.gpu_counts, self.data_parallel_iteration_times
+        if len(counts) != len(times) or min((*counts, *times), default=1) <= 0:
+            raise InvalidValueError(
+                f"gpu_counts and data_parallel_iteration_times must be as many, and positive, got {counts} and {times}"
+            )
 
     @property
     def data_parallel_gpu_seconds(self) -> tuple[float, ...]:

@@ -59,6 +59,8 @@ class Interference:
         for axis, values in (("intensities", self.intensities), ("durations", self.durations)):
             if not values or min(values) <= 0 or any(after <= before for before, after in pairwise(values)):
                 raise InvalidValueError(f"{axis} must be positive and ascend, got {values}")
+        if not self.arrangements:
+            raise InvalidValueError("interference needs an arrangement of the two jobs, got none")
         for found in self.arrangements:
             for job, pairs in (("foreground", found.foreground), ("background", found.background)):
                 if len(pairs) != classes or {len(row) for row in pairs} != {classes}:

@@ -62,6 +62,12 @@ class Simulation:
     fidelity: Fidelity | None = None
     """Errors against a live run of the plan, where one was given."""
 
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or self.iteration_time <= 0:
+            raise InvalidValueError(
+                f"an iteration takes some time on some GPUs, got {self.iteration_time:g} s on {self.gpus}"
+            )
+
     @property
     def summary(self) -> TimeSummary:
         """Mean and percentiles of the iteration times."""
