@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
+from deeppool.errors import InvalidValueError
+
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
 _NORMAL = 2.0
@@ -39,6 +41,12 @@ def confidence_half_width(without: Callable[[range], float | None], rounds: int,
     error = math.sqrt((blocks - 1) / blocks * sum((estimate - middle) ** 2 for estimate in known))
     freedom = blocks - 1
     return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
+
+
+def check_repetitions(repetitions: int) -> None:
+    """Raises InvalidValueError unless something was measured."""
+    if repetitions < 1:
+        raise InvalidValueError(f"repetitions must be at least 1, got {repetitions}")
 
 
 def median_ratio(over: Sequence[float], ours: Sequence[float], repetitions: int) -> tuple[float, float | None]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
-from deeppool.records.confidence_interval import format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.units import format_bytes, format_seconds
 
@@ -59,6 +59,9 @@ class MeasuredTransfers:
     """Times that all methods were measured, one after the other."""
     date: str
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        check_repetitions(self.repetitions)
 
     @property
     def compute_time(self) -> float:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.records.confidence_interval import format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
 from deeppool.units import format_seconds
 
 
@@ -56,6 +56,9 @@ class MeasuredWays:
     """Seconds by which one rank, drawn anew for each step, was made late in every way."""
     date: str
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        check_repetitions(self.repetitions)
 
     def way(self, name: str) -> MeasuredWay:
         """Returns a way.

@@ -66,6 +66,10 @@ class TriedPlan:
     seconds: tuple[float, ...]
     """Of each iteration by it but the first of each turn; mean over the ranks."""
 
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise InvalidValueError("a plan that was tried has measured iterations, got none")
+
     @property
     def typical(self) -> float:
         """Lower median of the iterations: others on the machine only lengthen them."""
@@ -97,6 +101,13 @@ class TransferPlan:
     """Largest of the bounds on the time between its first and its last gradient, in seconds; None: no bound."""
     tried: tuple[TriedPlan, ...] = ()
     """Plans that were tried on live ranks before this one was kept; its own is first."""
+
+    def __post_init__(self) -> None:
+        if not self.compute_time > 0 or not all(0 <= each.part < len(self.parts) for each in self.transfers):
+            raise InvalidValueError(
+                f"a plan of transfers has parts that compute, which its transfers name, got {len(self.parts)} parts of "
+                f"{self.compute_time:g} s, used by {sorted({each.part for each in self.transfers})}"
+            )
 
     @property
     def compute_time(self) -> float:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def edited(document: dict[str, Any], draw: random.Random) -> str:
         elif kind < 0.3 and isinstance(holder[last], float):
             holder[last] *= draw.choice((-1, 2, 1e6))
         else:
-            holder[last] = draw.choice(VALUES)
+            # Of a list or an object a copy: a later edit may change it.
+            holder[last] = deepcopy(draw.choice(VALUES))
     return json.dumps(document)
 
 

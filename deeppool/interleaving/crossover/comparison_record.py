@@ -7,7 +7,7 @@ from typing import ClassVar
 from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.record import CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts
-from deeppool.records.confidence_interval import format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
 from deeppool.units import format_seconds
 
 CROSSOVER, SEQUENTIAL, DATA_PARALLEL, SHIFTED = "crossover", "one after the other", "data parallel", "shifted"
@@ -49,6 +49,9 @@ class CrossoverComparison:
     """Activity of every rank in a few rounds of the crossover."""
     date: str
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        check_repetitions(self.repetitions)
 
     def times(self, order: str) -> OrderTimes:
         """Returns the times of an order.

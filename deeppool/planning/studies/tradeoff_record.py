@@ -134,6 +134,13 @@ class SharedCluster:
     """``exact``, or ``bound x``: an efficient plan may be x times faster than the point with as much background."""
     search_time: float
 
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or self.background_sample_time <= 0 or not self.points:
+            raise InvalidValueError(
+                f"a shared cluster has GPUs, a background and ways to share it, got {self.gpus} GPUs, "
+                f"{self.background_sample_time:g} s a sample and {len(self.points)} ways"
+            )
+
     @property
     def background_alone_throughput(self) -> float:
         """Samples per second of the background by itself on all GPUs."""

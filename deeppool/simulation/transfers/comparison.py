@@ -44,6 +44,10 @@ class TransferComparison:
     """Provenance of the layer times."""
     methods: tuple[MethodTransfers, ...]
 
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise InvalidValueError("a comparison of transfers needs a method, got none")
+
     @property
     def compute_time(self) -> float:
         """Seconds of the forward, backward and update of an iteration: no method is faster."""
