@@ -172,6 +172,8 @@ class Plan:
                 f"a plan needs layers, a global batch and gpu_counts within 1…{MAXIMUM_GPUS}, got {len(self.layers)} "
                 f"layers, {self.global_batch} and {list(self.gpu_counts)[:9]}"
             )
+        if self.amplification_limit is not None and self.amplification_limit < 1:
+            raise InvalidValueError(f"amplification_limit must be at least 1, got {self.amplification_limit:g}")
         if not 0 <= self.sync_computing <= 1:
             raise InvalidValueError(f"sync_computing must be a share from 0 to 1, got {self.sync_computing:g}")
         for layer in self.layers:

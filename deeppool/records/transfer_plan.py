@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.timeline import Span, Timeline, union
-from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
 
+MOST_RANKS = 65_536
+
 
 def _check_ranks(of: str, ranks: tuple[int, ...]) -> None:
-    if not all(0 <= rank < MAXIMUM_GPUS for rank in ranks):
-        raise InvalidValueError(f"the ranks of {of} must be within 0…{MAXIMUM_GPUS - 1}, got {ranks}")
+    if not all(0 <= rank < MOST_RANKS for rank in ranks):
+        raise InvalidValueError(f"the ranks of {of} must be within 0…{MOST_RANKS - 1}, got {ranks}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ class OrderTimes:
     predicted: float | None
     """By formula, from the measured costs; None: there is no formula."""
 
+    def __post_init__(self) -> None:
+        if not self.seconds or min(self.seconds) <= 0:
+            raise InvalidValueError(f"rounds in the order {self.order} must take some time, got {self.seconds} s")
+
     @property
     def median(self) -> float:
         """Median of the rounds."""

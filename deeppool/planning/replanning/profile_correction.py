@@ -58,6 +58,10 @@ class Correction:
     """Measured seconds of the forward over profiled ones."""
     backward_ratio: float
 
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InvalidValueError("a correction is of some layers, got none")
+
     @property
     def name(self) -> str:
         """``first … last`` layer."""

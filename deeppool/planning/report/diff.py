@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.layer_assignment import LayerAssignment
@@ -47,8 +48,8 @@ class PlacedLayer:
     amplification: float
 
     def __post_init__(self) -> None:
-        if not self.gpus:
-            raise InvalidValueError("a layer is on one GPU or more, got none")
+        if not self.gpus or not all(0 <= gpu < MAXIMUM_GPUS for gpu in self.gpus):
+            raise InvalidValueError(f"a layer is on GPUs within 0…{MAXIMUM_GPUS - 1}, got {self.gpus[:9]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class PlanDiff:
     unchanged_layers: int
     memory: TotalChange | None = None
     """Bytes on the GPU that holds most; None if either plan lacks them."""
+
+    def __post_init__(self) -> None:
+        if self.iteration_time.before <= 0:
+            raise InvalidValueError(f"an iteration takes some time, got {self.iteration_time.before:g} s before")
 
     def explain(self) -> str:
         """Returns tables of the changes: the request, the totals, and a line for each changed layer."""

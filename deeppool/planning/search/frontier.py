@@ -59,6 +59,8 @@ class Frontier:
 
     def __post_init__(self) -> None:
         counts, times = self.gpu_counts, self.data_parallel_iteration_times
+        if not self.points:
+            raise InvalidValueError("a frontier has a plan, got none")
         if len(counts) != len(times) or min((*counts, *times), default=1) <= 0:
             raise InvalidValueError(
                 f"gpu_counts and data_parallel_iteration_times must be as many, and positive, got {counts} and {times}"

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
+from deeppool.errors import InvalidValueError
 from deeppool.planning.report.tables import table
 from deeppool.units import format_bit_rate, format_seconds, format_tables
 
@@ -90,6 +91,10 @@ class ScalingStudy:
     missing: tuple[MissingPoint, ...]
     study_time: float
     """Seconds that the study took."""
+
+    def __post_init__(self) -> None:
+        if not self.gpu_counts or not self.bandwidths or not (self.points or self.missing):
+            raise InvalidValueError("a study of scaling has GPU counts, bandwidths, and a point or why there is none")
 
     def line(self, strategy: Strategy, parallelism: Parallelism, bandwidth: float) -> tuple[ScalingPoint, ...]:
         """Returns the points of one strategy at one network speed, by GPUs."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import Cluster
+from deeppool.errors import InvalidValueError
 from deeppool.scheduling.placement import Role
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.plan.conditions import Conditions
@@ -150,6 +151,13 @@ class ClusterSimulation:
     """Outcomes of the jobs, in the trace's order."""
     steps: tuple[ClusterStep, ...]
     groups: tuple[GpuGroup, ...]
+
+    def __post_init__(self) -> None:
+        known = {job.name for job in self.jobs}
+        stints = [stint for group in self.groups for stint in group.stints]
+        held = {name for stint in stints for name in (stint.foreground, stint.background)}
+        if strangers := held - known - {None}:
+            raise InvalidValueError(f"GPUs are held by {sorted(map(str, strangers))}, which are no jobs of the trace")
 
     def _samples(self, role: Role) -> float:
         return sum(job.samples for job in self.jobs if job.role == role)
