@@ -156,6 +156,8 @@ class ClusterSimulation:
         known = {job.name for job in self.jobs}
         stints = [stint for group in self.groups for stint in group.stints]
         held = {name for stint in stints for name in (stint.foreground, stint.background)}
+        if not self.steps:
+            raise InvalidValueError("a simulated cluster has a step in time, got none")
         if strangers := held - known - {None}:
             raise InvalidValueError(f"GPUs are held by {sorted(map(str, strangers))}, which are no jobs of the trace")
 

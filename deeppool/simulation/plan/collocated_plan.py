@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from deeppool.base.sharing import Sharing
 from deeppool.device.kinds import find_kind
+from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.simulation.device.collocated import (
@@ -41,6 +42,13 @@ class CollocatedPlan:
     """Simulation of each GPU that the plan uses, in ascending order."""
     fidelity: Fidelity | None = None
     """Errors against a live run of the plan, where one was given."""
+
+    def __post_init__(self) -> None:
+        if not self.gpus or self.background_sample_time <= 0:
+            raise InvalidValueError(
+                f"a collocated plan uses GPUs beside a background, got {len(self.gpus)} GPUs and "
+                f"{self.background_sample_time:g} s a sample"
+            )
 
     @property
     def slowdown(self) -> float:

@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from deeppool.base.timeline import Span, SpanKind, Timeline
+from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.schedule import (
     IterationSchedule,
@@ -63,9 +64,10 @@ class Simulation:
     """Errors against a live run of the plan, where one was given."""
 
     def __post_init__(self) -> None:
-        if self.gpus < 1 or self.iteration_time <= 0:
+        if not 1 <= self.timeline.gpus <= self.gpus <= MAXIMUM_GPUS or self.iteration_time <= 0:
             raise InvalidValueError(
-                f"an iteration takes some time on some GPUs, got {self.iteration_time:g} s on {self.gpus}"
+                f"an iteration takes some time on 1 to {MAXIMUM_GPUS} GPUs, got {self.iteration_time:g} s on "
+                f"{self.gpus} and a timeline of {self.timeline.gpus}"
             )
 
     @property
