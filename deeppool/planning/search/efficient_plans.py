@@ -100,7 +100,8 @@ def efficient_plans(costs: CostTable) -> EfficientPlans:
     for found in relaxed:
         points += _timed_sums(costs, found) if costs.overlap else _sums(found)
     time, work = (np.array([point[number] for point in points]) for number in range(2))
-    kept = efficient_rows(np.zeros(len(points), dtype=np.intp), time, work)
+    # Sums of the same seconds in another order differ in their last digits: no plan is more efficient for that.
+    kept = efficient_rows(np.zeros(len(points), dtype=np.intp), _rounded(time), _rounded(work))
     bound = fastest.iteration_time / optimality_factor(fastest.optimality)
     return EfficientPlans(time[kept], work[kept], [points[index] for index in kept.tolist()], bound, relaxed)
 
@@ -124,6 +125,10 @@ def _shares(costs: CostTable, tree: Series) -> list[float]:
     least = {share: RelaxedSearch(costs, tree, share).solver(0.0).whole(tree)[1] for share in shares}
     best = max(least, key=lambda share: least[share])
     return [0.0] if least[best] <= least[0.0] * (1 + SHARE_GAIN) else [0.0, best]
+
+
+def _rounded(values: Floats) -> Floats:
+    return np.array([float(f"{value:.12g}") for value in values.tolist()])
 
 
 def _timed(costs: CostTable, plan: Plans) -> Point:

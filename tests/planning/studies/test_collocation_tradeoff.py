@@ -87,13 +87,17 @@ def all_assignments(problem, shared):
     )
 
 
+def share_without_overlap(problem, job, harvest):
+    """As the oracle adds up every layer's own all-reduce; with overlap, other plans are efficient."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collocation_tradeoff, "frontier", searched.frontier)
+        return share(*problem, job, harvest_of_idle=harvest)
+
+
 @examples(60)
 @given(problems(chain_graphs(max_layers=4)), profiles(chain_graphs(max_layers=2)), HARVESTS)
 def test_points_of_a_chain_are_its_undominated_efficient_plans(problem, job, harvest):
-    with pytest.MonkeyPatch.context() as patch:
-        # The oracle adds up every layer's own all-reduce.
-        patch.setattr(collocation_tradeoff, "frontier", searched.frontier)
-        shared = share(*problem, job, harvest_of_idle=harvest)
+    shared = share_without_overlap(problem, job, harvest)
     efficient = all_assignments(problem, shared).efficient()
     assert shared.optimality == "exact"
     slack = ROUNDING * shared.gpus
@@ -119,7 +123,7 @@ def test_points_of_a_chain_are_its_undominated_efficient_plans(problem, job, har
     st.floats(0, 1),
 )
 def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
-    shared = share(*problem, job, harvest_of_idle=harvest)
+    shared = share_without_overlap(problem, job, harvest)
     efficient = all_assignments(problem, shared).efficient()
     requested = part * shared.points[-1].background_throughput
     answer = shared.fastest(requested)
@@ -139,7 +143,7 @@ def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_pla
     st.floats(0.01, 1),
 )
 def test_highest_throughput_is_within_its_bound_of_all_efficient_plans(problem, job, harvest, part):
-    shared = share(*problem, job, harvest_of_idle=harvest)
+    shared = share_without_overlap(problem, job, harvest)
     efficient = all_assignments(problem, shared).efficient()
     requested = part * shared.points[0].speedup
     answer = shared.highest_throughput(requested)
