@@ -89,7 +89,10 @@ class TrainingProgress:
         """Adds the iterations of a chunk; those by an earlier plan of transfers are dropped once there are others."""
         times, latest = update_times(answers, ranks_wait=ranks_wait), answers[0]["transfers"]
         chosen = range(min(1, len(times) - 1), len(times))
-        by_latest = [iteration for iteration in chosen if answers[0]["by_transfers"][iteration]]
+        by_transfers = answers[0]["by_transfers"]
+        by_latest = [iteration for iteration in chosen if by_transfers[iteration]]
+        # The first one by a plan finishes no transfers: those of an iteration finish in the next one.
+        by_latest = [iteration for iteration in by_latest if by_transfers[iteration - 1]] or by_latest
         if by_latest and latest != self._transfers:
             self.forget_times()
             self._transfers = latest
