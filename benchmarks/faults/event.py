@@ -9,14 +9,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from faults import STOPS, apply, clock_environment, disk
-from left_behind import MARK, damaged, kind, processes, shared_memory
+from left_behind import MARK, damaged, kind, processes, shared_memory, wait_for
 from scenarios import HERE, Places, Scenario
 
 START_SECONDS, LATEST = 1.0, 12.0
@@ -80,7 +79,7 @@ def run(number: int, scenario: Scenario, fault: str, draw: random.Random, plan: 
         finally:
             # What removes temporary files outlives the launcher for a moment.
             launcher.kill()
-            _wait(lambda: not processes(mark), GONE_SECONDS)
+            wait_for(lambda: not processes(mark), GONE_SECONDS)
             for process in processes(mark):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
@@ -113,18 +112,18 @@ def _observe(
     launcher: "subprocess.Popen[bytes]",
 ) -> Event:
     moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST)
-    _wait(lambda: launcher.poll() is not None, moment)
+    wait_for(lambda: launcher.poll() is not None, moment)
     not_hit = launcher.poll() is not None
     victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
     not_hit |= fault in (*STOPS, "out of memory") and not victim
-    _wait(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
+    wait_for(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
     why = "" if launcher.poll() is not None or scenario.service else f"still there after {LIMIT:.0f} s"
     seconds = time.monotonic() - struck
     answered = scenario.service and launcher.poll() is None and _answers()
     if scenario.service and launcher.poll() is None:
         why = "" if answered else "does not answer"
         launcher.terminate()
-        why = why or ("" if _wait(lambda: launcher.poll() is not None, GONE_SECONDS) else "does not end")
+        why = why or ("" if wait_for(lambda: launcher.poll() is not None, GONE_SECONDS) else "does not end")
     ending = _ending(scenario, fault, victim, launcher.poll(), answered=answered, folder=folder)
     left = _left(mark, temporary, before) if launcher.poll() is not None else ()
     harmed = damaged(folder / "output")
@@ -177,7 +176,7 @@ def _ending(
 
 def _left(mark: str, temporary: Path, before: set[str]) -> tuple[str, ...]:
     """Returns what is still there some seconds after the end."""
-    _wait(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, GONE_SECONDS)
+    wait_for(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, GONE_SECONDS)
     found = [f"process {' '.join(process.cmdline())[-60:]}" for process in processes(mark)]
     return (*found, *_files(temporary), *sorted(shared_memory() - before))
 
@@ -199,13 +198,4 @@ def _answers() -> bool:
         return True
     except OSError:
         return False
-    return True
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
     return True

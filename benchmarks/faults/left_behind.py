@@ -1,6 +1,8 @@
 """What a command leaves: processes, shared memory, files in its temporary folder, and records that must be readable."""
 
 import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -41,6 +43,7 @@ def kind(process: psutil.Process, launcher: int) -> str:
 
 def shared_memory() -> set[str]:
     """Returns the shared memory that no process uses or names: other processes of the machine may have some."""
+    # A semaphore is mapped under a name that it had for a moment only: its inode identifies it.
     used, commands = set(), ""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -66,3 +69,13 @@ def damaged(output: Path) -> str:
     if kept is not None and not all(value.isfinite().all() for value in load_weights(kept).values()):
         return f"{kept} has weights that are not finite"
     return ""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Returns whether a condition holds within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

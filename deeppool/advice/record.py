@@ -39,6 +39,10 @@ class DataParallelTime:
     seconds: float
     """Seconds of an iteration."""
 
+    def __post_init__(self) -> None:
+        if self.seconds <= 0:
+            raise InvalidValueError(f"DDP takes some time on {self.gpus} GPUs, got {self.seconds:g} s")
+
     def __str__(self) -> str:
         return f"{format_seconds(self.seconds)} on {self.gpus}"
 
@@ -59,6 +63,12 @@ class Advice:
     """One per technique."""
     profile_command: str | None = None
     """Command that makes the profile which the next steps name; None where there is one already."""
+
+    def __post_init__(self) -> None:
+        if not self.data_parallel or not self.findings:
+            raise InvalidValueError(
+                f"advice has times of DDP and findings, got {len(self.data_parallel)} and {len(self.findings)}"
+            )
 
     @property
     def baseline(self) -> DataParallelTime:

@@ -129,9 +129,9 @@ GPUS = {
             2.25e15,
             7.7e12,
             180e9,
-            126e6,
+            131e6,
             *_HOPPER,
-            "NVIDIA HGX B200 data sheet; multiprocessors and cache as its driver reports them",
+            "third parties' lists of HGX B200 figures, which differ by up to 7 %; cache of both dies",
         ),
         GpuSheet(
             "h100-pcie",

@@ -85,6 +85,9 @@ class LayerGraph:
             sizes = (layer.parameter_bytes, layer.activation_bytes, layer.autocast_activation_bytes, *layer.input_bytes)
             if any(size is not None and size < 0 for size in sizes):
                 raise InvalidValueError(f"layer '{layer.name}' has a size below 0 bytes (capture again)")
+        read = {source for layer in self.layers for source in layer.predecessors}
+        if unread := [layer.name for index, layer in enumerate(self.layers[:-1]) if index not in read]:
+            raise InvalidValueError(f"no layer reads {', '.join(unread[:9])}, but the last one ends every path")
 
     @property
     def fingerprint(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_percent, format_seconds
 
 EAGER_BOUND = 0.08
@@ -31,6 +32,10 @@ class IterationCheck:
     """Number of measured whole iterations."""
     peak_memory: int | None = None
     """Peak bytes of an iteration; None where the device has no memory statistics."""
+
+    def __post_init__(self) -> None:
+        if self.iteration <= 0:
+            raise InvalidValueError(f"an iteration of batch {self.batch} takes some time, got {self.iteration:g} s")
 
     @property
     def deviation(self) -> float:

@@ -15,6 +15,7 @@ from deeppool.errors import InvalidValueError
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
 _NORMAL = 2.0
+MOST_REPETITIONS = 100_000
 """Half width of a 95 % interval in standard errors for more degrees of freedom, accurate to 6 %."""
 
 
@@ -44,9 +45,9 @@ def confidence_half_width(without: Callable[[range], float | None], rounds: int,
 
 
 def check_repetitions(repetitions: int) -> None:
-    """Raises InvalidValueError unless something was measured."""
-    if repetitions < 1:
-        raise InvalidValueError(f"repetitions must be at least 1, got {repetitions}")
+    """Raises InvalidValueError unless something was measured, and not more often than anybody would."""
+    if not 1 <= repetitions <= MOST_REPETITIONS:
+        raise InvalidValueError(f"repetitions must be within 1…{MOST_REPETITIONS}, got {repetitions}")
 
 
 def median_ratio(over: Sequence[float], ours: Sequence[float], repetitions: int) -> tuple[float, float | None]:

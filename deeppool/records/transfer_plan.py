@@ -9,6 +9,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
 
 MOST_RANKS = 65_536
+"""Of a job: a timeline has a row for each."""
 
 
 def _check_ranks(of: str, ranks: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import deeppool as dp
+from benchmarks.faults.left_behind import shared_memory, wait_for
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.processes.stop_detector import STOPPED_SECONDS
 from tests.execution import soak_job
@@ -95,33 +96,6 @@ def ports(processes: list[psutil.Process]) -> set[tuple[str, int]]:
                 (x.laddr.ip, x.laddr.port) for x in process.net_connections("tcp") if x.status == psutil.CONN_LISTEN
             }
     return found
-
-
-def shared_memory() -> set[str]:
-    """Returns the shared memory that no process uses: other processes of the machine may use some."""
-    # A semaphore is mapped under a name that it had for a moment only: its inode identifies it.
-    used = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            used |= {int(line.split()[4]) for line in maps.read_text().splitlines() if "/dev/shm/" in line}
-    # The folder of a run is in the command line of the watchdog that removes it.
-    watched = {
-        Path(word).name for process in psutil.process_iter() for word in words_of(process) if "/dev/shm/" in word
-    }
-    found = set()
-    for path in Path("/dev/shm").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found |= {path.name} if path.stat().st_ino not in used and path.name not in watched else set()
-    return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def is_under_way(mark: str, kept: Path, checkpoint: Path | None) -> bool:

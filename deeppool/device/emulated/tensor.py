@@ -353,12 +353,14 @@ def _regions(values: Iterable[Any]) -> set[Region]:
 
 def _check_places(operator: Any, tensors: Sequence[torch.Tensor]) -> None:
     """Raises where a GPU would: an operator reads tensors of the host other than numbers."""
-    # Zeros that torch's backward of an operator creates, in C++, lie on the host, as it takes the device for the CPU.
-    in_backward = torch._C._current_graph_task_id() != -1
-    if operator in _HOST_INDICES or in_backward:
+    if operator in _HOST_INDICES:
         return
+    in_backward = torch._C._current_graph_task_id() != -1
     for tensor in tensors:
         if not isinstance(tensor, EmulatedTensor) and tensor.dim():
+            # Zeros that torch's backward of an operator creates lie on the host: it takes the device for the CPU.
+            if in_backward and not tensor.any():
+                continue
             raise RuntimeError(
                 f"{operator} got tensors on {TYPE} and on the host, of shape {tuple(tensor.shape)} (move it with .to)"
             )

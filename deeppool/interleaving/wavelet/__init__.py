@@ -9,6 +9,6 @@ model_parallel partitions that rotate over the ranks, each of which trains anoth
 rotation       the partitions, and which rank computes what in which phase
 weight_stream  weights that other ranks have only while they compute with them
 step_time      predicted times of such a step, and how many waves fit into memory
-tick_tock_time predicted time of an iteration in two waves, played event by event
+tick_tock_time predicted time of an iteration in two waves, simulated event by event
 predict        both from a profile and a cluster
 """

@@ -1,11 +1,11 @@
-"""Predicted time of an iteration of data parallelism in two waves, played event by event on one of equal ranks.
+"""Predicted time of an iteration of data parallelism in two waves, simulated event by event on one of equal ranks.
 
     forward m   after forward m - 1, and after exchange m - 2, whose replica it is
     backward m  after forward m and backward m - 1
     exchange m  after backward m and exchange m - 1: the sum of the gradients over the ranks
 
 A forward of one wave and a backward of the other share the GPU; an exchange takes nothing from them. This is the order
-of ``driver``; the control, one wave of twice the batch, has no order to play.
+of ``driver``; the control, one wave of twice the batch, has no order to simulate.
 """
 
 import math
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
 
-PLAYED = 64
-"""Iterations; the second half is timed, when the pattern repeats."""
+ITERATIONS = 64
+"""Of which the second half is timed, when the pattern repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def tick_tock_time(costs: TickTockCosts) -> float:
     done = [0, 0, 0]
     """Of forwards, backwards and exchanges; each kind is done in order."""
     now = started = 0.0
-    while done[2] < PLAYED:
+    while done[2] < ITERATIONS:
         runs = (done[2] >= done[0] - 1, done[0] > done[1], done[1] > done[2])
         shared = costs.beside if runs[0] and runs[1] else 1.0
         speeds = [shared * runs[0], shared * runs[1], 1.0 * runs[2]]
@@ -52,6 +52,6 @@ def tick_tock_time(costs: TickTockCosts) -> float:
         left = [max(0.0, part - step * speed) for part, speed in zip(left, speeds, strict=True)]
         left[first] = seconds[first]
         done[first] += 1
-        if first == 2 and done[2] == PLAYED // 2:
+        if first == 2 and done[2] == ITERATIONS // 2:
             started = now
-    return (now - started) / (PLAYED - PLAYED // 2)
+    return (now - started) / (ITERATIONS - ITERATIONS // 2)

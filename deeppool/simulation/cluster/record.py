@@ -156,8 +156,11 @@ class ClusterSimulation:
         known = {job.name for job in self.jobs}
         stints = [stint for group in self.groups for stint in group.stints]
         held = {name for stint in stints for name in (stint.foreground, stint.background)}
-        if not self.steps:
-            raise InvalidValueError("a simulated cluster has a step in time, got none")
+        if not self.steps or self.makespan <= 0 or any(stint.end <= stint.start for stint in stints):
+            raise InvalidValueError(
+                f"a simulated cluster takes some time in steps and intervals that do, got {self.makespan:g} s in "
+                f"{len(self.steps)} steps"
+            )
         if strangers := held - known - {None}:
             raise InvalidValueError(f"GPUs are held by {sorted(map(str, strangers))}, which are no jobs of the trace")
 

@@ -177,6 +177,24 @@ def test_zeros_that_a_backward_creates_are_taken_from_the_host(
     assert all(map(torch.equal, *results))
 
 
+class _Mixing(torch.autograd.Function):
+    """Multiplies a gradient by numbers of the host."""
+
+    @staticmethod
+    def forward(ctx, data: torch.Tensor) -> torch.Tensor:
+        return data * 1
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.arange(5.0)
+
+
+def test_other_tensors_of_the_host_are_refused_in_a_backward_too(kind: str) -> None:
+    data = torch.randn(5).to(find_device(kind).torch_device()).requires_grad_()
+    with pytest.raises(RuntimeError, match=r"and on the host, of shape \(5,\)"):
+        _Mixing.apply(data).sum().backward()
+
+
 def test_a_launch_returns_before_its_work_is_done(kind: str) -> None:
     device = find_device(kind)
     a = torch.randn(700, 700, device=device.torch_device())
