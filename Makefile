@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo docs lab check test soak stress shipped pictures clean
+.PHONY: help demo docs results lab check test soak stress shipped pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -26,6 +26,9 @@ lab: .venv/.installed  ## open the workbench in JupyterLab
 
 docs: .venv/.installed-docs  ## build the documentation as a site, in site/; every link is checked
 	$(BIN)/mkdocs build --strict
+
+results: .venv/.installed  ## collect docs/results.md from the READMEs of the benchmarks
+	$(BIN)/python -m docs.results
 
 check: .venv/.installed-test  ## lint and check types
 	$(BIN)/ruff check .
