@@ -30,6 +30,7 @@ In a process of its own:
 
 background_process      the process of one background job
 background_worker       trains the job
+cpu_sampler             finds when it had its core, for timelines
 
 In the process of a rank:
 

@@ -55,7 +55,7 @@ def main() -> None:
                     message.get("clock", 0.0),
                     reports_progress=message.get("reports_progress", False),
                 )
-                commands.answer("trained", log=log, pieces=list(worker.pieces), **worker.progress())
+                commands.answer("trained", log=log, pieces=worker.computed(), **worker.progress())
             elif message["command"] == "serve":
                 commands.answer("left", **worker.serve(message))
     except Exception as error:

@@ -1,12 +1,15 @@
 """Trains one background job in a process of its own, on one rank and without torch.distributed."""
 
+import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.cpu_sampler import CpuSampler, Piece, computing_intervals, intersections
 from deeppool.collocation.piece_launcher import PieceLauncher
 from deeppool.device.cpu import LOWEST
 from deeppool.device.cuda import all_hardware_queues
@@ -48,8 +51,9 @@ class BackgroundWorker:
         self._slowest = 0.0
         self._reports_progress = False
         self._clock_offset = 0.0
-        self.pieces: deque[tuple[str, float, float]] = deque(maxlen=KEPT_PIECES)
-        """Kind, start and end of the pieces computed last in the current :meth:`train`, on the launcher's clock."""
+        self._pieces: deque[Piece] = deque(maxlen=KEPT_PIECES)
+        """Last pieces of the current :meth:`train`."""
+        self._sampler = CpuSampler()
 
     def enable_pacing(self, priority: str) -> None:
         """Makes each piece wait until the foreground admits it; ``priority`` is the granted one."""
@@ -97,16 +101,27 @@ class BackgroundWorker:
         self._reports_progress, self._clock_offset = reports_progress, clock_offset
         if not self.training.updates:
             self.training.step()
-        self.pieces.clear()
+        self._pieces.clear()
         log = [(*self._now(clock_offset), 0.0)]
-        while not self._commands.pending() and len(log) <= steps:
-            loss = self.training.step()
-            log.append((*self._now(clock_offset), loss))
-            spans = self.training.trainer.spans
-            self.pieces += [(kind, began + clock_offset, ended + clock_offset) for kind, _, _, began, ended in spans]
-            if reports_progress:
-                self.report_progress()
+        with contextlib.nullcontext() if self._device.asynchronous else self._sampler.sampling():
+            while not self._commands.pending() and len(log) <= steps:
+                loss = self.training.step()
+                log.append((*self._now(clock_offset), loss))
+                spans = self.training.trainer.spans
+                self._pieces += [(kind, began, ended) for kind, _, _, began, ended in spans]
+                if reports_progress:
+                    self.report_progress()
         return log
+
+    def computed(self) -> list[Piece]:
+        """Returns what the last :meth:`train` computed in its last seconds.
+
+        The times are of the launcher's clock. On a core they leave out the time in which another process had it.
+        """
+        pieces: Iterable[Piece] = self._pieces
+        if not self._device.asynchronous:
+            pieces = intersections(pieces, computing_intervals(self._sampler.samples))
+        return [(kind, began + self._clock_offset, ended + self._clock_offset) for kind, began, ended in pieces]
 
     def _now(self, clock_offset: float) -> tuple[float, float]:
         clock = time.perf_counter() + clock_offset

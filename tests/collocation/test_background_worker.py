@@ -129,3 +129,13 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
         InvalidValueError, match=r"step-000001 is of .* at global batch 4, this is .* at 5 \(choose another"
     ):
         serve(other, tmp_path / "kept")
+
+
+def test_what_was_computed_lies_in_the_steps_and_is_as_long_as_the_cpu_time(tmp_path: Path) -> None:
+    worker = start(training(), tmp_path, Launcher(60))
+    log = worker.train(60, 100.0)
+    computed = worker.computed()
+    assert {kind for kind, *_ in computed} == {"forward", "backward", "update"}
+    assert all(log[0][0] <= began < ended <= log[-1][0] for _, began, ended in computed)
+    # The rest was used between the steps, and by other threads.
+    assert 0 < sum(ended - began for _, began, ended in computed) <= log[-1][1] - log[0][1] + 0.01
