@@ -5,6 +5,8 @@
     figures.timeline(plan)                 activity of each GPU over time, one panel per timeline
     figures.timeline(run)                  the predicted timeline above the measured one, on one time axis
     figures.layers(plan)                   GPUs, time and amplification of every layer
+    figures.plan_graph(plan)               GPUs and amplification on the model's graph, by module where it is deep
+    figures.alternatives(alternatives)     why a layer got its GPUs: times and amplification of the other counts
     figures.frontier(found, plan)          iteration time against GPU-seconds: efficient plans, this one, data parallel
     figures.collocation(run)               foreground iteration times alone and collocated, and background harvest
     figures.live(run.samples)              a run in progress: iteration times, bound, background throughput
@@ -28,7 +30,9 @@
 theme           one colour per span kind, the light and dark templates
 formatting      provenance, units, GPU ranges and shortened names
 arguments       checks of what figures are given
+graph_canvas    a drawn graph in pixels: nodes, edges and labels
 graph_layout    positions of layers in a drawn graph
+module_groups   consecutive layers of one module as one node
 timeline_rows   rows and panels of a timeline
 record_figure   the default figure of any record
 record_view     one record, or two compared, as a figure and a text
@@ -38,6 +42,7 @@ Every figure is a file of its name.
 """
 
 from deeppool.figures.advice import advice
+from deeppool.figures.alternatives import alternatives
 from deeppool.figures.batch_curves import batch_curves
 from deeppool.figures.cluster import cluster
 from deeppool.figures.collocation import collocation
@@ -49,6 +54,7 @@ from deeppool.figures.interference import interference
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.loss_over_time import loss_over_time
+from deeppool.figures.plan_graph import plan_graph
 from deeppool.figures.record_figure import of
 from deeppool.figures.scaling import scaling
 from deeppool.figures.schedule import schedule
@@ -63,6 +69,7 @@ from deeppool.figures.ways import ways
 
 __all__ = [
     "advice",
+    "alternatives",
     "batch_curves",
     "chrome_trace",
     "cluster",
@@ -76,6 +83,7 @@ __all__ = [
     "live",
     "loss_over_time",
     "of",
+    "plan_graph",
     "scaling",
     "schedule",
     "strategies",

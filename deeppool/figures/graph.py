@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
-from deeppool.figures.formatting import escape, shorten
-from deeppool.figures.graph_layout import Column, LayeredGraph, columns, layered_layout
+from deeppool.figures.formatting import escape
+from deeppool.figures.graph_canvas import PAGE, ROW, GraphCanvas, edge_lines, fit_label
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_seconds
@@ -25,20 +25,6 @@ TITLES: dict[Quantity, str] = {
     "output": "output per sample",
     "kept": "activations saved for backward, per sample",
 }
-ROW = 24
-"""Height of a row in pixels."""
-PAGE = 800
-"""Width in pixels for which labels are shortened, as in a notebook on a laptop."""
-TALL = 26
-"""Number of rows above which a graph is drawn in several columns."""
-NARROWEST = 190
-"""Minimum width of a column in pixels."""
-LANE = 34
-"""Minimum distance between branches in pixels."""
-CHARACTER = 5.8
-"""Approximate width of a label's character in pixels."""
-LONGEST = 30
-"""Maximum characters of a label."""
 BAR = 250
 """Length of the colour bar in pixels."""
 _DECIMAL, _BINARY = [10.0**power for power in (-9, -6, -3, 0, 3)], [1024.0**power for power in range(5)]
@@ -79,9 +65,9 @@ def graph(
             f"{'with' if profile else 'without'} one"
         )
     batch = batch or (profile.batch_sizes[-1] if profile else 1)
-    page = _Canvas(graph)
+    page = GraphCanvas([layer.predecessors for layer in graph.layers])
     values = _values(graph, profile, colour_by, batch)
-    figure = go.Figure(_edges(page, dark))
+    figure = go.Figure(edge_lines(page, dark=dark))
     for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
         figure.add_trace(trace)
     figure.update_layout(
@@ -100,84 +86,8 @@ def graph(
     ).update_layout(margin={"l": 12, "r": 96, "b": 16})
 
 
-class _Canvas:
-    """Positions of layers and edges in pixels."""
-
-    def __init__(self, graph: LayerGraph) -> None:
-        self.graph = graph
-        self.placed: LayeredGraph = layered_layout([layer.predecessors for layer in graph.layers])
-        self.edges = [(source, target) for target, x in enumerate(graph.layers) for source in x.predecessors]
-        width = max(NARROWEST, self.placed.width * LANE + NARROWEST / 2)
-        wanted = min(-(-self.placed.height // TALL), max(1, int(PAGE / width)))
-        self.columns: tuple[Column, ...] = columns(self.placed, self.edges, wanted)
-        self.height = max(column.end - column.first for column in self.columns)
-        self.width = PAGE / len(self.columns)
-        # With few branches, lanes need no more than the width of a label.
-        self.lane = min(150.0, (self.width - 20) / self.placed.width)
-
-    def column(self, row: int) -> int:
-        return next(index for index, column in enumerate(self.columns) if row < column.end)
-
-    def at(self, row: float, lane: int, column: int) -> tuple[float, float]:
-        return column * self.width + lane * self.lane, (row - self.columns[column].first) * ROW
-
-    def of(self, layer: int) -> tuple[float, float]:
-        row = self.placed.rows[layer]
-        return self.at(row, self.placed.lanes[layer], self.column(row))
-
-    def room(self) -> list[int]:
-        """Returns, per layer, the characters that fit between it and the next layer or edge in its row."""
-        occupied: dict[int, set[int]] = {}
-        for layer, row in enumerate(self.placed.rows):
-            occupied.setdefault(row, set()).add(self.placed.lanes[layer])
-        for source, target in self.edges:
-            for row in range(self.placed.rows[source] + 1, self.placed.rows[target]):
-                occupied.setdefault(row, set()).add(self.lane_of(source, target))
-        found = []
-        for layer, row in enumerate(self.placed.rows):
-            lane = self.placed.lanes[layer]
-            right = min((other for other in occupied[row] if other > lane), default=None)
-            pixels = self.width - lane * self.lane if right is None else (right - lane) * self.lane
-            found.append(min(LONGEST, int((pixels - 18) / CHARACTER)))
-        return found
-
-    def lane_of(self, source: int, target: int) -> int:
-        """Returns the lane of an edge."""
-        lanes = self.placed.lanes
-        return self.placed.edge_lanes.get((source, target), max(lanes[source], lanes[target]))
-
-    def path(self, source: int, target: int) -> Iterator[tuple[float | None, float | None]]:
-        """Yields the corners of an edge, which continues from the bottom of a column at the top of the next one."""
-        first, last = self.placed.rows[source], self.placed.rows[target]
-        lane = self.lane_of(source, target)
-        begin, end = self.column(first), self.column(last)
-        # Changes lanes only between two rows, where there is no label.
-        yield self.of(source)
-        yield self.at(first + 0.5, self.placed.lanes[source], begin)
-        yield self.at(first + 0.5, lane, begin)
-        for column in range(begin, end):
-            yield self.at(self.columns[column].end - 0.4, lane, column)
-            yield None, None
-            yield self.at(self.columns[column + 1].first - 0.6, lane, column + 1)
-        yield self.at(last - 0.5, lane, end)
-        yield self.at(last - 0.5, self.placed.lanes[target], end)
-        yield self.of(target)
-
-
-def _edges(page: _Canvas, dark: bool) -> go.Scatter:
-    corners = [corner for edge in page.edges for corner in (*page.path(*edge), (None, None))]
-    return go.Scatter(
-        mode="lines",
-        x=[x for x, _ in corners],
-        y=[y for _, y in corners],
-        line={"color": theme.soft(dark=dark), "width": 1.5},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
 def _layers(
-    page: _Canvas, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
+    page: GraphCanvas, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
 ) -> Iterator[go.Scatter]:
     """Yields the traces of layers with a value, and of those without one, which have a legend entry."""
     coloured = [index for index, value in enumerate(values) if value]
@@ -192,30 +102,20 @@ def _layers(
         else:
             marker |= {"color": theme.paper(dark=dark)}
         points = [page.of(index) for index in indices]
-        names = [page.graph.layers[index].name for index in indices]
+        names = [hover.graph.layers[index].name for index in indices]
         yield go.Scatter(
             name=name,
             mode="markers+text",
             x=[x for x, _ in points],
             y=[y for _, y in points],
             marker=marker,
-            text=[escape(_fit(name, room[index])) for index, name in zip(indices, names, strict=True)],
+            text=[escape(fit_label(name, room[index])) for index, name in zip(indices, names, strict=True)],
             textposition="middle right",
             textfont={"size": 10.5},
             customdata=[[index, *hover.of(index)] for index in indices],
             hovertemplate="<b>%{customdata[1]}</b><br>%{customdata[2]}<extra></extra>",
             showlegend=indices is blank,
         )
-
-
-def _fit(name: str, room: int) -> str:
-    """Shortens a name to ``room`` characters, keeping the end of its path; empty if nothing readable fits."""
-    if len(name) <= room:
-        return name
-    last = name.rpartition(".")[2]
-    if len(last) + 1 >= room:
-        return shorten(last, room) if room >= 4 else ""
-    return f"…{name[1 - room :].lstrip('.')}"
 
 
 def _blank_name(colour_by: Quantity) -> str:

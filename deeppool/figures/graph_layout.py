@@ -40,14 +40,21 @@ def layered_layout(predecessors: Sequence[tuple[int, ...]]) -> LayeredGraph:
     """Lays out a graph; a branch of its series-parallel structure stays in one lane.
 
     Args:
-        predecessors: as of :func:`deeppool.graph.series_parallel.decompose`.
+        predecessors: as of :func:`deeppool.graph.series_parallel.decompose`; of a part of a graph, in which several
+            layers may end paths, too.
     """
+    count = len(predecessors)
+    read = {source for sources in predecessors for source in sources}
+    ends = tuple(layer for layer in range(count) if layer not in read)
+    # Where several layers end paths, one that is not drawn joins them.
+    joined = [*predecessors, *([ends] if len(ends) > 1 else [])]
     rows: list[int] = []
-    for sources in predecessors:
+    for sources in joined:
         rows.append(1 + max((rows[source] for source in sources), default=-1))
-    placing = _LayoutBuilder(predecessors, rows)
-    placing.place(decompose(predecessors), 0, INPUT, len(predecessors))
-    return LayeredGraph(tuple(rows), tuple(placing.lanes), placing.edge_lanes)
+    placing = _LayoutBuilder(joined, rows)
+    placing.place(decompose(joined), 0, INPUT, len(joined))
+    edge_lanes = {edge: lane for edge, lane in placing.edge_lanes.items() if max(edge) < count}
+    return LayeredGraph(tuple(rows[:count]), tuple(placing.lanes[:count]), edge_lanes)
 
 
 class _LayoutBuilder:

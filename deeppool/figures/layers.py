@@ -17,6 +17,7 @@ Hovers = list[list[str]]
 
 _PARTS: tuple[SpanKind, ...] = ("forward", "backward", "reshard", "sync")
 """Parts of a layer's time; each is both a span kind and a field of LayerAssignment."""
+_LIMIT_AXES = {"xref": "x3 domain", "yref": "y3"}
 _LABELS = 44
 """Slanted names that fit side by side on a laptop."""
 _LINEAR_UP_TO = 8
@@ -25,11 +26,12 @@ _COUNT_TICKS = 5
 """Tick labels that fit into the first panel."""
 
 
-def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
+def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go.Figure:
     """Draws three panels over the layers: GPU count, time and its parts, amplification against the limit.
 
     Args:
         plan: plan to draw; the subtitle states what its predicted times are based on.
+        selected: name of a layer to mark.
         dark: whether the page is dark.
 
     Raises:
@@ -56,7 +58,14 @@ def layers(plan: Plan, *, dark: bool = False) -> go.Figure:
                 *(_times(plan, hovers, part, unit, dark) for part in parts),
                 *_amplifications(plan, hovers, dark),
             ],
-            "layout": {**layout, **axes, **_limit(plan, axes["yaxis3"], dark), "barmode": "stack", "bargap": 0.15},
+            "layout": {
+                **layout,
+                **axes,
+                **_limit(plan, axes["yaxis3"], dark),
+                "shapes": [*_limit_line(plan), *_mark(plan, selected)],
+                "barmode": "stack",
+                "bargap": 0.15,
+            },
         }
     )
 
@@ -139,14 +148,12 @@ def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
 
 
 def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]:
-    """Returns a labelled line at the limit; extends the axis range beyond it."""
+    """Returns the label of the line at the limit; extends the axis range beyond it."""
     limit = plan.amplification_limit
     if limit is None:
         return {}
     # Plotly's automatic range ignores shapes.
     axis["range"] = [0, 1.2 * max([limit, *(layer.amplification for layer in plan.layers)])]
-    where = {"xref": "x3 domain", "yref": "y3"}
-    line = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
     label = {
         "text": f"limit {limit:g}",
         "font": {"color": theme.VERMILLION},
@@ -157,10 +164,25 @@ def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]
         "y": limit,
         "yanchor": "bottom",
     }
-    return {
-        "shapes": [{"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": line, **where}],
-        "annotations": [{**label, **where}],
-    }
+    return {"annotations": [{**label, **_LIMIT_AXES}]}
+
+
+def _limit_line(plan: Plan) -> list[dict[str, object]]:
+    limit = plan.amplification_limit
+    if limit is None:
+        return []
+    line = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
+    return [{"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": line, **_LIMIT_AXES}]
+
+
+def _mark(plan: Plan, selected: str | None) -> list[dict[str, object]]:
+    """Returns a band behind the bars of a layer, through all panels."""
+    fill = {"fillcolor": theme.VERMILLION, "opacity": 0.18, "line": {"width": 0}, "layer": "below"}
+    return [
+        {"type": "rect", "xref": "x3", "yref": "paper", "x0": i - 0.5, "x1": i + 0.5, "y0": 0, "y1": 1, **fill}
+        for i, layer in enumerate(plan.layers)
+        if layer.name == selected
+    ]
 
 
 def _count_axis(plan: Plan) -> dict[str, object]:

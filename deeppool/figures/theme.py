@@ -7,6 +7,7 @@ from typing import Any, get_args
 import plotly.graph_objects as go
 
 from deeppool.base.timeline import SpanKind
+from deeppool.figures.formatting import wrap_lines
 
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 """Span kinds in the order of legends."""
@@ -21,6 +22,8 @@ _GRID = {False: "#D9DDE2", True: "#33383F"}
 _IDLE = {False: "#E4E7EB", True: "#3A3F47"}
 _NEUTRAL = {False: "#6E7781", True: "#9AA4AF"}
 _SOFT = {False: "#B4BCC5", True: "#59626C"}
+SUBTITLE_WIDTH = 90
+"""Characters of a subtitle's line."""
 _BOTTOM = 56
 """Bottom margin in pixels, for the time axis."""
 
@@ -41,6 +44,11 @@ def colour(kind: SpanKind, *, dark: bool = False) -> str:
 def paper(*, dark: bool = False) -> str:
     """Returns the page's background colour, also of the line between two spans."""
     return _PAPER[dark]
+
+
+def ink(*, dark: bool = False) -> str:
+    """Returns the colour of text."""
+    return _INK[dark]
 
 
 def neutral(*, dark: bool = False) -> str:
@@ -111,7 +119,7 @@ def apply_theme(figure: go.Figure, **options: Any) -> go.Figure:
 
 def theme_layout(
     *, title: str, subtitle: str = "", plot_height: int, heading_height: int, dark: bool
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Returns what :func:`apply_theme` applies as properties of a layout, for figures drawn while a slider moves.
 
     Args:
@@ -121,6 +129,8 @@ def theme_layout(
         heading_height: pixels that the first panel's own heading needs above it.
         dark: whether the page is dark.
     """
+    # A line as long as a notebook's cell on a page of 1,280 pixels; plotly cuts what is longer.
+    subtitle = wrap_lines(subtitle, SUBTITLE_WIDTH)
     legend = 66 + 16 * subtitle.count("<br>") if subtitle else 44
     top = legend + 24 + heading_height + 6
     height = top + plot_height + _BOTTOM

@@ -24,6 +24,8 @@ Bar = dict[str, object]
 
 MOST_BARS = 20_000
 """Bars of a panel above which spans thinner than a pixel are joined; a browser draws about 10,000 per second."""
+MARK = 2.5
+"""Width in pixels of the outline of a selected layer's spans."""
 _LABELS = 40
 _GAP = 52
 """Pixels between two panels, for the heading of the lower one."""
@@ -46,6 +48,7 @@ def timeline(
     window: Window | None = None,
     kinds: Collection[SpanKind] | None = None,
     relative: bool = False,
+    selected: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """Draws the activity of each GPU as bars coloured by kind, in panels on a common time axis.
@@ -58,6 +61,7 @@ def timeline(
         kinds: kinds of spans to draw; None: all.
         relative: whether each panel has an axis of its own, in percent of its iteration, so that iterations of unlike
             lengths can be compared; ``window`` is then in parts of the iteration, 0 to 1.
+        selected: name of a layer whose spans are outlined.
         dark: whether the page is dark.
 
     Raises:
@@ -76,7 +80,7 @@ def timeline(
         axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(seen.end) * 1.005 or 1]
         axes[f"yaxis{name}"] |= _gpu_axis(found)
         headings.append(_heading(panel, axes[f"yaxis{name}"]))
-        bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, dark)]
+        bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, selected, dark)]
     _one_legend(bars)
     lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
     axes[lowest]["title"] = {"text": f"time from the start of the iteration ({ranges[0].unit.name})"}
@@ -147,7 +151,7 @@ def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]
     }
 
 
-def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool) -> Iterator[Bar]:
+def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: str | None, dark: bool) -> Iterator[Bar]:
     """Yields one trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [replace(row, spans=joined(row.spans, seen.width / 1000)) for row in rows]
@@ -170,7 +174,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, dark: bool)
             "x": [seen.unit.of(span.duration) for span in spans],
             "offset": row_parts[kind].offset,
             "width": row_parts[kind].width,
-            "marker": {"color": theme.colour(kind, dark=dark), "line": _hairlines(spans, seen.width, dark)},
+            "marker": {"color": theme.colour(kind, dark=dark), "line": _outlines(spans, seen.width, selected, dark)},
             "text": [_bar_label(span, seen.width) for span in spans] if row_parts[kind] == _WHOLE else None,
             "textposition": "inside",
             "insidetextanchor": "middle",
@@ -200,9 +204,17 @@ def _collocated(row: Row) -> bool:
     return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(row.spans))
 
 
-def _hairlines(spans: list[Span], longest: float, dark: bool) -> dict[str, object]:
-    """Returns the outlines that separate spans of one colour, omitted around thin spans, which they would cover."""
-    return {"color": theme.paper(dark=dark), "width": [0.6 if span.duration > longest / 200 else 0 for span in spans]}
+def _outlines(spans: list[Span], longest: float, selected: str | None, dark: bool) -> dict[str, object]:
+    """Returns the lines that separate spans of one colour, none around thin spans, and that mark a layer's spans."""
+    paper = theme.paper(dark=dark)
+    width = [0.6 if span.duration > longest / 200 else 0 for span in spans]
+    if selected is None or all(span.name != selected for span in spans):
+        return {"color": paper, "width": width}
+    marked = [span.name == selected for span in spans]
+    return {
+        "color": [theme.ink(dark=dark) if mark else paper for mark in marked],
+        "width": [MARK if mark else thin for mark, thin in zip(marked, width, strict=True)],
+    }
 
 
 def _bar_label(span: Span, longest: float) -> str:

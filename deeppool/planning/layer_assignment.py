@@ -19,6 +19,10 @@ class AlternativeCost:
     """Amplification of the layer on that many GPUs."""
     over_limit: tuple[str, ...]
     """Layers that would exceed the amplification limit: this one, or those that read it."""
+    reshard: float | None = None
+    """Seconds of the layer's transfers on that many GPUs; None: in a file of an earlier version."""
+    sync: float | None = None
+    """Seconds of the all-reduce of its gradients; None: in a file of an earlier version."""
 
 
 Alternatives = tuple[AlternativeCost, ...]

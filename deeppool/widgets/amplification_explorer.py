@@ -1,4 +1,4 @@
-"""Sliders for the amplification limit, GPUs, batch and network, and the plan for their values."""
+"""Sliders for the amplification limit, GPUs, batch and network, the plan for their values, and why it is so."""
 
 import functools
 import html
@@ -20,6 +20,7 @@ from deeppool.figures import theme
 from deeppool.figures.frontier import frontier_mark
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.plan import LimitScope, Plan
+from deeppool.planning.report.alternatives import PlanAlternatives, alternatives_of
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.request import check_limit
 from deeppool.planning.search.frontier import Frontier
@@ -30,7 +31,8 @@ from deeppool.units import format_bit_rate
 from deeppool.widgets.controls import LABEL, choice, grid, powers, steps
 from deeppool.widgets.exploration import PlanCache, PlanQuery, View, at_speed
 from deeppool.widgets.latest_task import LatestTask
-from deeppool.widgets.live_figure import figure_lock, update_figure, update_trace
+from deeppool.widgets.layer_figure import LayerFigure
+from deeppool.widgets.live_figure import figure_lock, prepare_figure, update_figure, update_trace
 from deeppool.widgets.panel import Panel, alert
 
 LIMITS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, math.inf)
@@ -51,12 +53,15 @@ _BUTTONS = {**LABEL, "button_width": "auto"}
 class AmplificationExplorer(Panel):
     """Shows the plan for the slider values, its position among all efficient plans, and its layers.
 
-    The panel updates while a slider moves. Slow comparisons (the frontier of a model with many branches) are computed
-    in a background thread; a newer query cancels an older one.
+    A click on a layer, in its bars or in the graph of the model, shows the costs of its other GPU counts. The panel
+    updates while a slider moves. Slow comparisons (the frontier of a model with many branches) are computed in a
+    background thread; a newer query cancels an older one.
     """
 
     plan: Any = traitlets.Any(read_only=True)
     """The displayed plan, to observe or to link."""
+    selected: Any = traitlets.Unicode()
+    """Name of the layer whose other GPU counts are shown, to set, to observe or to link; empty: none."""
 
     def __init__(
         self,
@@ -100,13 +105,26 @@ class AmplificationExplorer(Panel):
         self.button, self.save_status = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
         self.corrections = ipywidgets.HBox()
         """Buttons that set a control to a value with which there is a plan; empty while there is one."""
-        self._drawing, self._task = threading.RLock(), LatestTask()
+        self._drawing, self._task, self._explanation = threading.RLock(), LatestTask(), LatestTask()
         self._drawn: object = None
         self._failure: tuple[tuple[View, PlanQuery] | None, Exception | None] = (None, None)
         self._default_name, self._is_open = "", False
         self._query, self._plan = self._search()
         # Whole when they are made: a page that is slow to begin with misses what is sent after that.
-        self.layers = go.FigureWidget(figures.layers(self._plan))
+        self.layer_figure = LayerFigure(self._plan)
+        self.layers = self.layer_figure.figure
+        self.layer = ipywidgets.Combobox(
+            description="why this many GPUs",
+            placeholder="type a layer's name, or click a layer above",
+            options=[layer.name for layer in self._plan.layers],
+            continuous_update=False,
+            style=LABEL,
+            layout=ipywidgets.Layout(width="36em", max_width="100%"),
+        )
+        self.alternatives = go.FigureWidget()
+        prepare_figure(self.alternatives)
+        # Filled when a layer is selected: plotly cannot determine its width while it is hidden.
+        self._why = ipywidgets.VBox()
         self.comparison = go.FigureWidget(self._first_comparison())
         controls = grid(self.limit, self.gpus, self.global_batch, self.speed, self.cluster)
         super().__init__(
@@ -117,7 +135,9 @@ class AmplificationExplorer(Panel):
                 self.view,
                 self.comparison,
                 self.comparison_status,
-                self.layers,
+                self.layer_figure,
+                self.layer,
+                self._why,
                 ipywidgets.HBox([self.file, self.button]),
                 self.save_status,
             ],
@@ -125,10 +145,13 @@ class AmplificationExplorer(Panel):
         )
         self._is_open = True
         self.set_trait("plan", self._plan)
+        self.layer_figure.connect(self)
         self._draw()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._on_control_change), "value")
         self.view.observe(self.guarded(self._on_view_change), "value")
+        traitlets.link((self, "selected"), (self.layer, "value"))
+        self.observe(self.guarded(lambda _: self._on_selection_change()), "selected")
         self.on_click(self.button, self._on_save)
         self.on_theme(self._draw)
 
@@ -146,8 +169,8 @@ class AmplificationExplorer(Panel):
         return written
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the comparison for the displayed plan is drawn; False after ``timeout`` seconds."""
-        return self._task.wait(timeout)
+        """Waits until the comparison and the selected layer's costs are drawn; False after ``timeout`` seconds."""
+        return self._task.wait(timeout) and self._explanation.wait(timeout)
 
     def static(self) -> go.Figure:
         """Returns the frontier figure, with the displayed plan marked."""
@@ -206,8 +229,40 @@ class AmplificationExplorer(Panel):
             plan = self._plan
             self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{html.escape(summarise(plan))}</p>'
             self._update_file_name(plan)
-            update_figure(self.layers, figures.layers(plan, dark=self.dark))
+            self.layer_figure.draw(plan, self.selected, dark=self.dark)
         self._draw_comparison()
+        self._draw_alternatives()
+
+    def _on_selection_change(self) -> None:
+        with self._drawing:
+            self.layer_figure.draw(self._plan, self.selected, dark=self.dark)
+        self._draw_alternatives()
+
+    def _draw_alternatives(self) -> None:
+        """Shows the costs of the selected layer's GPU counts, computed in the background."""
+        with self._drawing:
+            plan, name = self._plan, self.selected.strip()
+            if not name:
+                self._explanation.cancel()
+                self._why.children = ()
+                return
+            self._fade(self.alternatives)
+        self._explanation.submit(
+            (id(plan), name),
+            lambda: alternatives_of(plan, name),
+            self._on_alternatives_ready,
+            self._on_alternatives_failed,
+        )
+
+    def _on_alternatives_ready(self, found: PlanAlternatives) -> None:
+        with self._drawing:
+            if [layer.name for layer in found.layers] == [self.selected.strip()]:
+                update_figure(self.alternatives, figures.alternatives(found, dark=self.dark))
+                self._why.children = (self.alternatives,)
+
+    def _on_alternatives_failed(self, error: Exception) -> None:
+        self._why.children = ()
+        self.show_error(error)
 
     def _draw_comparison(self) -> None:
         """Draws the comparison if it is cached; otherwise fades the previous one until the result is ready."""
@@ -264,6 +319,7 @@ class AmplificationExplorer(Panel):
         self.summary.layout.visibility = "hidden"
         self._fade(self.comparison)
         self._fade(self.layers)
+        self._fade(self.alternatives)
 
     def _fade(self, figure: go.FigureWidget) -> None:
         self._drawn = None

@@ -15,6 +15,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.basedatatypes import BasePlotlyType
 
+OF_THE_PAGE = frozenset({"uid", "type", "autosize"})
+"""Properties that a page sets; without ``autosize`` a figure would not follow the width of its panel."""
+
 
 def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
     """Makes a displayed figure equal to another one with one message to the page.
@@ -84,12 +87,12 @@ def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:
     wanted = new.to_plotly_json()
     for name, before in old.to_plotly_json().items():
         # A page's own additions (a trace's id, the range of an axis that has none) come back as differences.
-        if name not in wanted and name not in ("uid", "type"):
+        if name not in wanted and name not in OF_THE_PAGE:
             wanted[name] = None
         elif name in wanted and _equal(before, wanted[name]):
             del wanted[name]
     for name, value in wanted.items():
-        if name not in ("uid", "type"):
+        if name not in OF_THE_PAGE:
             old[name] = value
 
 

@@ -24,8 +24,15 @@ function attach(panel, clicked) {
   };
   window.addEventListener("keydown", claim, true);
   panel.addEventListener("click", clicked, true);
-  // plotly only listens to the window.
-  const sizes = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
+  const resize = () => {
+    // A figure whose height was changed keeps its width, and plotly then leaves it as it is.
+    for (const plot of panel.querySelectorAll(".js-plotly-plot")) {
+      if (plot.layout) delete plot.layout.width;
+    }
+    // plotly only listens to the window.
+    window.dispatchEvent(new Event("resize"));
+  };
+  const sizes = new ResizeObserver(resize);
   sizes.observe(panel);
   return () => {
     sizes.disconnect();

@@ -77,6 +77,17 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         button.add_class("dp-click")
         button.on_click(handle)
 
+    def on_point_click(self, figure: go.FigureWidget, callback: Callable[[Any, int], object]) -> None:
+        """Registers a guarded callback of a click on a point: its trace and its index. A redraw may drop it."""
+
+        def handle(trace: Any, points: Any, _: object) -> None:
+            # plotly calls it for every trace.
+            for index in points.point_inds[:1]:
+                callback(trace, index)
+
+        for trace in figure.data:
+            trace.on_click(self.guarded(handle))
+
     def guarded(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
         """Wraps a callback so that its errors are displayed; front ends hide errors of widget callbacks."""
 

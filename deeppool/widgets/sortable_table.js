@@ -1,4 +1,6 @@
-// A table with sortable columns and rows to choose. Texts are set as text, never as HTML.
+// A table with sortable columns, a filter and rows to choose. Texts are set as text, never as HTML.
+
+const FILTERED_FROM = 12; // rows; fewer are seen at once
 
 function render({ model, el }) {
   const table = document.createElement("table");
@@ -10,15 +12,39 @@ function render({ model, el }) {
   // JupyterLab's own arrow keys move between cells of the notebook.
   frame.dataset.lmSuppressShortcuts = "true";
   frame.append(table);
-  el.append(frame);
+  const filter = document.createElement("input");
+  filter.type = "search";
+  filter.className = "dp-filter";
+  filter.placeholder = "filter rows";
+  filter.setAttribute("aria-label", "filter rows");
+  filter.title = "words that a row must contain";
+  filter.dataset.lmSuppressShortcuts = "true";
+  filter.oninput = () => {
+    model.set("filter", filter.value);
+    model.save_changes();
+  };
+  const found = document.createElement("span");
+  found.className = "dp-found";
+  found.setAttribute("role", "status");
+  const bar = document.createElement("div");
+  bar.append(filter, found);
+  el.append(bar, frame);
   let current = 0; // the row that Tab reaches, by its place in `cells`
 
   function order() {
     const column = model.get("sort_by");
     const sign = model.get("descending") ? -1 : 1;
     const cells = model.get("cells");
+    const heads = model.get("heads");
+    const words = model.get("filter").toLowerCase().split(/\s+/).filter(Boolean);
     return cells
       .map((_, row) => row)
+      .filter((row) => {
+        // Numbers are sorted by; words are looked for in names.
+        const names = cells[row].filter((_, column) => !heads[column].numeric);
+        const text = names.map(([shown]) => shown).join(" ").toLowerCase();
+        return words.every((word) => text.includes(word));
+      })
       .sort((a, b) => {
         const [x, y] = [cells[a][column][1], cells[b][column][1]];
         const less = typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y;
@@ -64,6 +90,8 @@ function render({ model, el }) {
     const cells = model.get("cells");
     const hadFocus = body.contains(document.activeElement);
     const rows = order();
+    bar.style.display = cells.length < FILTERED_FROM && !model.get("filter") ? "none" : "";
+    found.textContent = model.get("filter") ? `${rows.length} of ${cells.length} rows` : "";
     if (!rows.includes(current)) current = rows[0] ?? 0;
     body.replaceChildren(
       ...rows.map((row) => {
@@ -124,6 +152,7 @@ function render({ model, el }) {
 
   function draw() {
     caption.textContent = model.get("caption");
+    if (filter.value !== model.get("filter")) filter.value = model.get("filter");
     drawHead();
     drawBody();
   }
@@ -138,7 +167,7 @@ function render({ model, el }) {
       draw();
     });
   }
-  for (const name of ["caption", "heads", "cells", "sort_by", "descending"]) model.on(`change:${name}`, drawSoon);
+  for (const name of ["caption", "heads", "cells", "filter", "sort_by", "descending"]) model.on(`change:${name}`, drawSoon);
   model.on("change:selected", mark);
   draw();
 }

@@ -1,4 +1,4 @@
-"""A table with sortable columns and selectable rows, operated by mouse or keyboard."""
+"""A table with sortable columns, a filter and selectable rows, operated by mouse or keyboard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +41,8 @@ class SortableTable(anywidget.AnyWidget):
     """Indices into ``cells`` of the selected rows, in the order of selection."""
     most: Any = traitlets.Int(8).tag(sync=True)
     """Maximum number of selected rows; selecting another one replaces the oldest."""
+    filter: Any = traitlets.Unicode().tag(sync=True)
+    """Words that the texts of a row must contain for it to be shown, in upper or lower case; numbers do not count."""
     sort_by: Any = traitlets.Int(0).tag(sync=True)
     """Index of the column that sorts the rows."""
     descending: Any = traitlets.Bool(False).tag(sync=True)

@@ -1,4 +1,4 @@
-"""Timelines of GPU activity with a time window controlled by keyboard and mouse."""
+"""Timelines of GPU activity with a time window controlled by keyboard and mouse, and a layer to find in them."""
 
 import html
 import math
@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 import traitlets
 
 from deeppool import figures
-from deeppool.base.timeline import SpanKind
+from deeppool.base.timeline import Span, SpanKind
+from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, time_unit
 from deeppool.figures.timeline_rows import Source, TimelinePanel, panels_of
@@ -28,6 +29,8 @@ ZOOM = 2.0
 """Zoom factor of one button press."""
 PAN = 0.5
 """Fraction of the window's width that one button press pans by."""
+FOUND = 12
+"""Width of the window around a layer that is found, in widths of its span."""
 NARROWEST = 1 / STEPS
 """Smallest window as a fraction of the longest iteration."""
 
@@ -42,6 +45,9 @@ class TimelineView(Panel):
 
     record: Any = traitlets.Any(None)
     """A plan, simulation or run that takes the place of what is shown, to link to that of another panel."""
+    selected: Any = traitlets.Unicode()
+    """Name of a layer whose spans are outlined, with the window at its forward pass; empty: none. To link to that of
+    another panel."""
 
     def __init__(self, *sources: Source) -> None:
         """Shows the whole iteration of each source.
@@ -86,6 +92,7 @@ class TimelineView(Panel):
             self.on_click(button, self._window_handler(name))
         self.on_click(self.save, self.export)
         self.observe(self.guarded(lambda change: self.set_sources(change["new"])), "record")
+        self.observe(self.guarded(lambda _: self._find_selected()), "selected")
         # On the layout, because a redraw replaces its axes.
         self.figure.layout.on_change(self.guarded(self._on_zoom), "xaxis.range")
         self.on_theme(self._draw)
@@ -123,7 +130,14 @@ class TimelineView(Panel):
         whole = end - start >= self._longest * (1 - 1 / STEPS)
         kinds = {kind for kind, button in self.kinds.items() if button.value}
         window = None if whole else (start, end)
-        return figures.timeline(*self._shown(), window=window, kinds=kinds, relative=self.axis.value, dark=self.dark)
+        return figures.timeline(
+            *self._shown(),
+            window=window,
+            kinds=kinds,
+            relative=self.axis.value,
+            selected=self.selected or None,
+            dark=self.dark,
+        )
 
     def _set_panels(self, panels: tuple[TimelinePanel, ...]) -> None:
         """Sets the controls to the given timelines, without drawing."""
@@ -167,6 +181,21 @@ class TimelineView(Panel):
         with figure_lock(self.figure):
             if not self._updating and range_ is not None:
                 self._set((self._unit.seconds * range_[0], self._unit.seconds * range_[1]))
+
+    def _find_selected(self) -> None:
+        """Moves the window to the selected layer's first span.
+
+        Raises:
+            InvalidValueError: no displayed timeline has one, as of a run whose stages are several layers.
+        """
+        with figure_lock(self.figure):
+            if self.selected:
+                panel, span = _first_span(self._shown(), self.selected)
+                whole = panel.duration or 1.0 if self.axis.value else 1.0
+                width = FOUND * span.duration / whole
+                middle = (span.start + span.end) / 2 / whole
+                self._set((middle - width / 2, middle + width / 2))
+            self._draw()
 
     # -- what is shown ------------------------------------------------------------------------------
 
@@ -225,6 +254,17 @@ _MOVES: dict[str, Callable[[float, float], Window]] = {
     "Later": lambda start, end: (start + PAN * (end - start), end + PAN * (end - start)),
     "Whole": lambda start, end: (0.0, math.inf),
 }
+
+
+def _first_span(panels: tuple[TimelinePanel, ...], layer: str) -> tuple[TimelinePanel, Span]:
+    for panel in panels:
+        found = [span for row in panel.rows for span in row.spans if span.name == layer]
+        if found:
+            # Its forward pass, rather than the transfer before it.
+            return panel, min(found, key=lambda span: (span.kind != "forward", span.start))
+    raise InvalidValueError(
+        f"no displayed timeline has a span of layer '{layer}' (a measured one shows stages of several layers)"
+    )
 
 
 def _scaled(start: float, end: float, factor: float) -> Window:

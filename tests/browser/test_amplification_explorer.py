@@ -13,7 +13,7 @@ CELLS = [
 ]
 LEAST_TRACK = 90
 """Pixels of a slider's track that a hand finds."""
-COMPARISON, LAYERS = 0, 1
+COMPARISON, LAYERS, WHY = 0, 1, 2
 COUNTS = "[layer.gpu_count for layer in explorer.plan.layers]"
 
 
@@ -52,7 +52,39 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
     notebook.press(notebook.button(panel, "Save plan"), "Enter")
     notebook.until(lambda: "saved:" in panel.inner_text())
     assert notebook.value("dp.load(explorer.file.value).gpus") == 32
+    check_layers(notebook, panel)
     check_columns(notebook, panel)
+
+
+def check_layers(notebook: Notebook, panel: Locator) -> None:
+    """A click on a layer, of the bars or of the graph, shows why it has its GPUs."""
+    plot = panel.locator(".js-plotly-plot").nth(LAYERS)
+    click(notebook, plot, plot.locator(".x2y2 .barlayer .point path").nth(1))
+    notebook.until(lambda: notebook.value("explorer.selected") == notebook.value("explorer.plan.layers[1].name"))
+    notebook.until(lambda: "why" in notebook.figure(panel, WHY).title)
+    notebook.press(notebook.button(panel, "graph, by GPUs"), "Enter")
+    notebook.until(lambda: "GPUs of 22 layers" in notebook.figure(panel, LAYERS).title)
+    nodes = plot.locator(".scatterlayer path.point")
+    notebook.until(lambda: nodes.count() == 22)
+    click(notebook, plot, nodes.last)
+    last = notebook.value("explorer.plan.layers[-1].name")
+    notebook.until(lambda: notebook.figure(panel, WHY).title.startswith(f"{last}: why"))
+    assert last in panel.get_by_label("why this many GPUs", exact=True).input_value()
+
+
+def click(notebook: Notebook, plot: Locator, mark: Locator) -> None:
+    """Clicks a mark of a figure as a hand does: plotly counts no click before it has seen the mouse on the mark."""
+    mark.evaluate("mark => mark.scrollIntoView({block: 'center'})")
+
+    def hovers() -> bool:
+        box = mark.bounding_box()
+        assert box is not None
+        notebook.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+        return plot.locator(".hovertext").count() > 0
+
+    notebook.until(hovers, 30)
+    notebook.page.mouse.down()
+    notebook.page.mouse.up()
 
 
 def check_columns(notebook: Notebook, panel: Locator) -> None:
@@ -65,6 +97,11 @@ def check_columns(notebook: Notebook, panel: Locator) -> None:
         boxes = [tracks.nth(index).bounding_box() for index in range(tracks.count())]
         assert all(box is not None and box["width"] > LEAST_TRACK for box in boxes), (width, boxes)
         places[width] = len({box["x"] for box in boxes if box is not None})
+        room = panel.evaluate("panel => panel.getBoundingClientRect().width")
+        for index in (COMPARISON, LAYERS, WHY):
+            notebook.until(lambda: abs(notebook.figure(panel, index).width - room) < 20)  # noqa: B023
+            drawn = panel.locator(".js-plotly-plot").nth(index).locator(".main-svg").first
+            notebook.until(lambda: (drawn.bounding_box() or {"width": 0})["width"] <= room)  # noqa: B023
     assert places == {1280: 2, 800: 1}
 
 

@@ -47,6 +47,14 @@ def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started
     assert panel.locator("tbody button[aria-pressed='true']").all_inner_texts() == by_time[:2]
     assert sum(trace["name"].endswith(", measured") for trace in two.traces) == 2
 
+    words = panel.get_by_label("filter rows")
+    words.fill("CLASS .3")
+    notebook.until(lambda: column(panel, 1) == ["classifier.3"])
+    assert "1 of 22 rows" in panel.inner_text()
+    words.fill("")
+    notebook.until(lambda: column(panel, 1) == by_time)
+    assert panel.locator("tbody button[aria-pressed='true']").all_inner_texts() == by_time[:2]
+
     live = notebook.page.locator(".dp-profile-panel").nth(1)
     assert "No times yet" in live.inner_text()
     notebook.press(notebook.button(live, "Measure"), "Enter")

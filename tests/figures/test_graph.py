@@ -8,7 +8,7 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
-from deeppool.figures.graph import CHARACTER, LONGEST, PAGE, ROW
+from deeppool.figures.graph_canvas import CHARACTER, LONGEST, PAGE, ROW
 from deeppool.profiling.shipped import find_profile
 from tests.strategies import make_graph, make_profile, profile_from_times
 

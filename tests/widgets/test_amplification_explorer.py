@@ -5,15 +5,19 @@ import threading
 from dataclasses import replace
 
 import pytest
+import traitlets
 
 import deeppool as dp
 from deeppool import figures
 from deeppool.cluster.cluster import PRESETS, Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.figures.frontier import THIS_PLAN
+from deeppool.figures.plan_graph import MOST_NODES
+from deeppool.figures.timeline import MARK
+from deeppool.planning.report.alternatives import alternatives_of
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
-from deeppool.widgets import AmplificationExplorer
+from deeppool.widgets import AmplificationExplorer, TimelineView
 from deeppool.widgets.amplification_explorer import FADED
 from deeppool.widgets.exploration import PlanQuery
 from tests.strategies import make_graph, profile_from_times
@@ -302,3 +306,88 @@ def test_where_nobody_can_move_it_it_is_the_frontier_with_the_plan() -> None:
     shown = traces(panel.static())
     assert list(shown[THIS_PLAN].y) == [1e3 * panel.plan.iteration_time]
     assert "efficient plans" in shown
+
+
+def click(panel, trace, point):
+    """As plotly reports one on a point of a trace of the layers."""
+    points = {"trace_indexes": [trace], "point_indexes": [point], "xs": [None], "ys": [None]}
+    panel.layers.set_state({"_js2py_pointsCallback": {"event_type": "plotly_click", "points": points}})
+
+
+def test_a_click_on_a_layer_shows_the_costs_of_its_other_counts() -> None:
+    panel, seen = explorer(), []
+    panel.observe(lambda change: seen.append(change["new"]), "selected")
+    (bars,) = [index for index, trace in enumerate(panel.layers.data) if trace.name == "amplification"]
+    click(panel, bars, 1)
+    assert panel.wait(60)
+    assert seen == [panel.layer.value] == ["layer1"]
+    wanted = figures.alternatives(alternatives_of(panel.plan, "layer1"))
+    assert panel.alternatives.layout.title == wanted.layout.title
+    assert [list(trace.y) for trace in panel.alternatives.data] == [list(trace.y) for trace in wanted.data]
+    assert [shape.x0 for shape in panel.layers.layout.shapes if shape.type == "rect"] == [0.5]
+
+    panel.limit.value = 1.0
+    assert panel.wait(60)
+    assert panel.alternatives.layout.title.text == "layer1: why 1 of 4 GPUs"
+    panel.selected = "layr1"
+    assert panel.wait(60)
+    assert "no layer &#x27;layr1&#x27;" in panel.problem and "layer1" in panel.problem
+    assert panel.alternatives not in panel._why.children
+    panel.layer.value = "layer2"
+    assert panel.wait(60)
+    assert (panel.problem, panel.selected) == ("", "layer2")
+    panel.selected = ""
+    assert panel._why.children == ()
+
+
+def test_in_the_graph_of_a_deep_model_a_click_opens_a_module_and_then_selects_a_layer() -> None:
+    count = 2 * MOST_NODES
+    graph = make_graph([(index - 1,) if index else () for index in range(count)])
+    renamed = tuple(replace(x, name=f"m{i // 20}.layer{i}") for i, x in enumerate(graph.layers))
+    profile = profile_from_times(replace(graph, layers=renamed), [TIMES[i % 3] for i in range(count)])
+    panel = AmplificationExplorer(profile, cluster=CLUSTER, gpus=4, global_batch=16)
+    panel.layer_figure.view.value = "gpus"
+    assert [data[2] for data in panel.layers.data[1].customdata] == [f"m{index}" for index in range(count // 20)]
+    click(panel, 1, 2)
+    assert [data[2] for data in panel.layers.data[1].customdata] == [f"m2.layer{index}" for index in range(40, 60)]
+    assert panel.selected == ""
+    click(panel, 1, 1)
+    assert panel.selected == "m2.layer41"
+    back, here = panel.layer_figure.path.children
+    assert (back.description, here.value) == ("all layers", "m2")
+    # A slider keeps the part that is open.
+    panel.limit.value = 1.0
+    assert len(panel.layers.data[1].customdata) == 20
+    back.click()
+    assert len(panel.layers.data[1].customdata) == count // 20
+    assert panel.layer_figure.path.children == ()
+    panel.layer_figure.view.value = "amplification"
+    assert "amplification of" in panel.layers.layout.title.text
+    assert_shows_after_bars(panel)
+
+
+def assert_shows_after_bars(panel) -> None:
+    panel.layer_figure.view.value = "bars"
+    assert list(traces(panel.layers)["GPUs"].y) == [layer.gpu_count for layer in panel.plan.layers]
+    click(panel, 0, 7)
+    assert panel.selected == panel.plan.layers[7].name
+
+
+def test_a_selected_layer_is_found_in_a_linked_timeline() -> None:
+    panel = AmplificationExplorer(dp.find_profile("vgg16-cpu"))
+    view = TimelineView(panel.plan)
+    traitlets.dlink((panel, "selected"), (view, "selected"))
+    panel.selected = "features.14"
+    start, end = view.window.value
+    found = [
+        (bar.base[i], bar.x[i], bar.marker.line.width[i])
+        for bar in view.figure.data
+        for i, (name, *_) in enumerate(bar.customdata)
+        if name == "features.14"
+    ]
+    forward, length, outline = min(found)
+    assert start <= forward < forward + length <= end
+    assert end - start < view.window.max / 2
+    assert outline == MARK
+    view.selected = "layer9"
+    assert "no displayed timeline has a span of layer &#x27;layer9&#x27;" in view.problem

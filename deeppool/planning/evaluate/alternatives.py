@@ -42,5 +42,6 @@ def alternative_costs(
         ]
         if gpu_seconds(other) - gpu_seconds(placement) > spare_gpu_seconds * (1 + TOLERANCE):
             over.append(WHOLE_ITERATION)
-        found.append(AlternativeCost(count, placement.time_change(other, touched), after[index], tuple(over)))
+        change, sync = placement.time_change(other, touched), float(costs.sync[index, option])
+        found.append(AlternativeCost(count, change, after[index], tuple(over), other.incoming(index), sync))
     return tuple(found)

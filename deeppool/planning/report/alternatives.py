@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountCost(AlternativeCost):
     """Cost of one GPU count of a layer, the plan's own count included."""
 
@@ -95,22 +95,29 @@ def alternatives_of(plan: Plan, layer: str | None = None) -> PlanAlternatives:
 
 
 def _counts(layer: LayerAssignment) -> tuple[CountCost, ...]:
-    options = (*layer.alternatives, AlternativeCost(layer.gpu_count, 0.0, layer.amplification, ()))
+    own = AlternativeCost(layer.gpu_count, 0.0, layer.amplification, (), layer.reshard, layer.sync)
+    options = (*layer.alternatives, own)
     found = []
     for option in sorted(options, key=lambda option: option.gpu_count):
         chosen = option.gpu_count == layer.gpu_count
         time = layer.time if chosen else option.amplification * layer.single_gpu_time / option.gpu_count
         effect = option.iteration_time_change, option.amplification, option.over_limit
-        found.append(CountCost(option.gpu_count, *effect, chosen=chosen, time=time))
+        transfers = option.reshard, option.sync
+        found.append(CountCost(option.gpu_count, *effect, *transfers, chosen=chosen, time=time))
     return tuple(found)
 
 
 def _layer_table(layer: LayerAlternatives) -> "Table":
-    rows = table("GPUs", "time", "amplification", "iteration", title=layer.name)
+    rows = table("GPUs", "time", "transfers", "all-reduce", "amplification", "iteration", title=layer.name)
     rows.add_column("over the limit")
     for cost in layer.counts:
         change = cost.iteration_time_change
         effect = "the plan's" if cost.chosen else f"{'+' if change >= 0 else ''}{format_seconds(change)}"
         over_limit = over_limit_text(layer.name, cost.over_limit)
-        rows.add_row(str(cost.gpu_count), format_seconds(cost.time), f"{cost.amplification:.2f}", effect, over_limit)
+        times = map(_seconds, (cost.time, cost.reshard, cost.sync))
+        rows.add_row(str(cost.gpu_count), *times, f"{cost.amplification:.2f}", effect, over_limit)
     return rows
+
+
+def _seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else format_seconds(seconds)

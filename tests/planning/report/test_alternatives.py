@@ -35,6 +35,9 @@ def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
             then, amplifications = definition.iteration_time(changed), definition.amplifications(changed)
             assert cost.time == pytest.approx(definition.times(changed)[index], rel=1e-9)
             assert cost.amplification == pytest.approx(amplifications[index], rel=1e-9)
+            compute, sync = definition.compute(index, cost.gpu_count), definition.synchronisation(index, changed[index])
+            assert cost.sync == pytest.approx(sync, rel=1e-9)
+            assert cost.reshard == pytest.approx(cost.time - compute - sync, abs=1e-9 * cost.time)
             assert cost.iteration_time_change == pytest.approx(then - now, abs=1e-9 * (then + now))
             broken = [value for value in amplifications if limit and value > limit * (1 + ROUNDING)]
             assert len(cost.over_limit) == len(broken)
