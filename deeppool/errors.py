@@ -65,6 +65,9 @@ class RunError(DeeppoolError):
 class RankFailedError(RunError):
     """Raised when one rank died or hung; the others were stopped."""
 
+    rank: int | None = None
+    """Rank that failed first, or None if it is unknown."""
+
 
 class RankRefusedError(RankFailedError):
     """Raised when one rank failed for a reason that a restart does not change; the others were stopped."""

@@ -59,7 +59,7 @@ def findings_of(record: Any, plan: Plan | None = None, plan_file: str = "plan.js
         planned = record.planned_time if record.plan_update_time else None
         found = [
             _burst_parallelism(record, record.iteration_time.p50, planned, plan, file, replan),
-            _background_training(record, plan, file),
+            _background_training(record, plan if plan is None or plan.gpus == record.ranks else None, file),
             _partial_all_reduces(record),
         ]
     return tuple(finding for finding in found if finding is not None)
@@ -89,6 +89,9 @@ def _burst_parallelism(
     step = replan if abs(deviation) > DEVIATION else by_turns
     if plan is None:
         return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", step)
+    if record.ranks != plan.gpus:
+        evidence += f"; it ended on {record.ranks} of {plan.gpus} GPUs, by a plan for so many"
+        return Finding("burst parallelism", "unknown", None, evidence, "the same command, when all GPUs can be used")
     gain = plan.data_parallel_iteration_time / plan.iteration_time
     verdict = verdict_on(gain, abs(deviation))
     evidence += f"; {plan.baseline} is predicted to take {gain:.2f} times as long as the plan"

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.inputs import read_plan
-from deeppool.cli.options import AsJson, ShapeOption, shape
+from deeppool.cli.inputs import read_plan, read_profile
+from deeppool.cli.options import AsJson, MinRanksOption, PlansProfileOption, RestartsOption, ShapeOption, shape
 from deeppool.cli.output import show
 from deeppool.cli.train import find_job
 
@@ -80,6 +80,9 @@ def submit(
         int | None, typer.Option(help="Number of updates. Default for a background job: until it is cancelled.")
     ] = None,
     checkpoints: Annotated[Path | None, typer.Option(help="Folder for checkpoints, shared by all machines.")] = None,
+    restarts: RestartsOption = 0,
+    min_ranks: MinRanksOption = None,
+    profile: PlansProfileOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Queue a job. It starts when it is first in the queue and its GPUs are free, without stopping other jobs.
@@ -102,7 +105,15 @@ def submit(
         plan = read_plan(str(plan_file))
         training = None if job is None else find_job(job)
         with Coordinator() as found:
-            number = found.submit(plan, training, steps=steps, checkpoints=checkpoints)
+            number = found.submit(
+                plan,
+                training,
+                steps=steps,
+                checkpoints=checkpoints,
+                restarts=restarts,
+                min_ranks=min_ranks,
+                profile=None if profile is None else read_profile(profile),
+            )
             record = found.status().job(number)
     else:
         assert background is not None

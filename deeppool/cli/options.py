@@ -75,6 +75,18 @@ ShapeOption = Annotated[
     ),
 ]
 Granularity = Literal["operator", "module", "block"]
+RestartsOption = Annotated[int, typer.Option(help="Maximum number of restarts after a rank died or hung.")]
+MinRanksOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Go on with fewer ranks after a GPU was lost, down to this number, and with all when it is back. Requires "
+        "--profile, --checkpoints and --restarts.",
+    ),
+]
+PlansProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="PROFILE", help="Profile that PLAN was made from, to plan for fewer ranks."),
+]
 ProfileArgument = Annotated[
     str,
     typer.Argument(

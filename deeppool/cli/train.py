@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deeppool.cli.options import AsJson, PolicyOption, SlowdownOption
+from deeppool.cli.inputs import read_profile
+from deeppool.cli.options import (
+    AsJson,
+    MinRanksOption,
+    PlansProfileOption,
+    PolicyOption,
+    RestartsOption,
+    SlowdownOption,
+)
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
 from deeppool.errors import InvalidValueError
@@ -32,7 +40,9 @@ def train(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Number of updates between two checkpoints.")] = 100,
     keep: Annotated[int, typer.Option(help="Number of checkpoints to keep.")] = 2,
-    restarts: Annotated[int, typer.Option(help="Maximum number of restarts after a rank died or hung.")] = 0,
+    restarts: RestartsOption = 0,
+    min_ranks: MinRanksOption = None,
+    profile: PlansProfileOption = None,
     background: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,6 +86,9 @@ def train(
     --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST -m deeppool.cli train plan.json
     examples.own_training:job --steps 200 --checkpoints /shared/checkpoints`
 
+    Go on when a GPU is lost: `deeppool train plan.json examples.own_training:job --steps 200 --checkpoints checkpoints
+    --restarts 10 --min-ranks 1 --profile profile.json`; under torchrun also with `--nnodes MIN:MAX --max-restarts 10`.
+
     torchrun's network must be private: between nodes, jobs and gradients are not encrypted.
 
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
@@ -100,7 +113,9 @@ def train(
                 checkpoint_every=checkpoint_every,
                 keep=keep,
                 restarts=restarts,
-                launcher=started.launcher(plan.device, plan.gpus) if started else None,
+                min_ranks=min_ranks,
+                profile=None if profile is None else read_profile(profile),
+                launcher=started.launcher(plan.device, plan.gpus, min_ranks=min_ranks) if started else None,
                 background=find_background(
                     background or [],
                     plan,

@@ -16,6 +16,7 @@ from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.planning.renumber_gpus import renumber_gpus
+from deeppool.profiling.table import Profile
 
 if TYPE_CHECKING:
     from deeppool.training.training_job import TrainingJob
@@ -104,6 +105,9 @@ class Coordinator:
         *,
         steps: int,
         checkpoints: str | os.PathLike[str] | None = None,
+        restarts: int = 0,
+        min_ranks: int | None = None,
+        profile: Profile | None = None,
     ) -> int:
         """Adds a foreground job to the queue; it gets as many GPUs as its plan's layers use.
 
@@ -114,6 +118,10 @@ class Coordinator:
             steps: total number of updates at the end; without a job, number of iterations to measure.
             checkpoints: folder of the checkpoints, on a disk that all machines share; the training continues
                 from the latest one in it.
+            restarts: number of times to start the ranks again from the last checkpoint after one was lost.
+            min_ranks: least number of ranks to go on with after a GPU was lost, as in :func:`deeppool.train`. The job
+                gets a free GPU in place of a lost one as soon as there is one, before jobs that wait.
+            profile: profile that the plan was made from; required by ``min_ranks``.
 
         Returns:
             The number of the job.
@@ -122,8 +130,11 @@ class Coordinator:
             InvalidValueError: the cluster is too small, or a number is out of its bounds.
         """
         _check_steps(steps)
-        if job is None and checkpoints is not None:
-            raise InvalidValueError(f"checkpoints {checkpoints} need a training job, got none")
+        if job is None and (checkpoints is not None or restarts or min_ranks is not None):
+            raise InvalidValueError(
+                f"checkpoints, restarts and min_ranks need a training job, got none, and {checkpoints}, {restarts} and "
+                f"{min_ranks}"
+            )
         if job is None:
             find_workload(plan.model)
         import cloudpickle
@@ -134,6 +145,9 @@ class Coordinator:
             steps=steps,
             checkpoints=None if checkpoints is None else str(Path(checkpoints).absolute()),
             folder=os.getcwd(),
+            restarts=restarts,
+            min_ranks=min_ranks,
+            profile=None if profile is None else replace(profile, origin=None),
         )
         number: int = self._ask("submit", "foreground", plan.model, work.plan.gpus, steps, work)
         return number

@@ -12,15 +12,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from deeppool.base.serialization import Record
 from deeppool.base.sharing import Sharing
 from deeppool.coordinator.history import JobProgress
+from deeppool.coordinator.ray_connection import find_ray
 from deeppool.coordinator.ray_launcher import RayLauncher, RaySlot
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.processes.managed_process import Inbox, ProcessDiedError, ProcessHandle
 from deeppool.processes.rank_group import private_folder
+from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics
 
 CHUNK_SECONDS = 1.0
@@ -39,6 +42,10 @@ class Foreground:
     checkpoints: str | None
     folder: str
     """Folder from which it was submitted; the user's modules are imported from it."""
+    restarts: int = 0
+    min_ranks: int | None = None
+    profile: Profile | None = None
+    """Profile that the plan was made from, to plan for fewer ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,9 @@ class Driver:
         """Returns the progress of the job."""
         return self._progress
 
-    def run(self, number: int, work: Work, slots: Sequence[RaySlot], scratch: str) -> tuple[JobProgress, Record | None]:
+    def run(
+        self, number: int, work: Work, slots: Sequence[RaySlot], scratch: str, head: Any
+    ) -> tuple[JobProgress, Record | None]:
         """Trains, and returns the final progress and the record.
 
         Args:
@@ -73,11 +82,13 @@ class Driver:
             work: job to train.
             slots: GPU of each rank.
             scratch: folder for temporary files; the coordinator removes it after this process has ended.
+            head: handle of the coordinator.
         """
+        ray = find_ray()
         tempfile.tempdir = scratch
         os.chdir(work.folder)
         sys.path.insert(0, work.folder)
-        launcher = RayLauncher(number, slots, work.folder)
+        launcher = RayLauncher(number, slots, work.folder, lambda: ray.get(head.reassign.remote(number)))
         if isinstance(work, Background):
             self._train_background(work, launcher, slots)
             return self._progress, None
@@ -99,8 +110,12 @@ class Driver:
             cloudpickle.loads(work.job),
             steps=work.steps,
             checkpoints=work.checkpoints,
+            restarts=work.restarts,
+            min_ranks=work.min_ranks,
+            profile=work.profile,
             launcher=launcher,
             on_metrics=on_metrics,
+            on_progress=lambda what, share: setattr(self, "_progress", replace(self._progress, what=what)),
         )
 
     def _launch(self, work: Foreground, launcher: RayLauncher) -> Record:

@@ -5,6 +5,7 @@ ends them with it, and the processes of every job end with them.
 """
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Awaitable
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.coordinator.driver import Driver, Foreground, Work
-from deeppool.coordinator.gpus import Gpus, NodeLostError, on_node, within
+from deeppool.coordinator.gpus import Core, Gpus, NodeLostError, on_node, within
 from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History, JobProgress, JobRecord, now
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.device.kinds import find_kind
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
-from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place
+from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place, refill
 
 PROGRESS_SECONDS = 1.0
 """Time limit in seconds for a driver's progress report, which an import of the user's modules may delay."""
@@ -136,6 +137,22 @@ class Head:
         await asyncio.gather(*(self.cancel(job.record.job) for job in jobs))
         self._gpus.close()
 
+    # -- called by drivers ------------------------------------------------------------------------------
+
+    async def reassign(self, number: int) -> list[RaySlot]:
+        """Returns the slots of a running job without those on lost GPUs, and with free ones in place of them."""
+        job = self._jobs[number]
+        while True:
+            cores = self._gpus.living()
+            gpus = [Gpu(number, core.machine) for number, core in cores.items()]
+            held = JobPlacement(number, job.record.role, job.record.gpus)
+            placement = refill(held, job.record.gpu_count, self._placements(), gpus)
+            self._hold(job, placement.gpus, cores)
+            # A node that starts no runtime is lost, too.
+            with contextlib.suppress(NodeLostError):
+                job.slots = await self._gpus.slots(placement.gpus)
+                return job.slots
+
     # -- the queue --------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
@@ -148,26 +165,26 @@ class Head:
                 self._end(job, state="failed", error=f"{what} (add a node and submit it again)")
         starting = place(
             [Request(x.record.job, x.record.role, x.record.gpu_count) for x in waiting if not x.record.over],
-            [
-                JobPlacement(x.record.job, x.record.role, x.record.gpus)
-                for x in self._jobs.values()
-                if x.record.state == "running"
-            ],
+            self._placements(),
             [Gpu(number, core.machine) for number, core in cores.items()],
         )
         for placement in starting:
             job = self._jobs[placement.job]
-            machines = {number: core.machine for number, core in cores.items()}
-            self._change(
-                job,
-                state="running",
-                gpus=placement.gpus,
-                machines=tuple(machines[gpu] for gpu in placement.gpus),
-                started=now(),
-                progress=JobProgress(),
-            )
+            self._hold(job, placement.gpus, cores, state="running", started=now(), progress=JobProgress())
             job.attempt = asyncio.create_task(self._train(job))
             job.ending = asyncio.create_task(self._run(job, job.attempt))
+
+    def _placements(self) -> list[JobPlacement]:
+        """Returns the GPUs of all running jobs, lost ones included."""
+        return [
+            JobPlacement(job.record.job, job.record.role, job.record.gpus)
+            for job in self._jobs.values()
+            if job.record.state == "running"
+        ]
+
+    def _hold(self, job: _Job, gpus: tuple[int, ...], cores: dict[int, Core], **changes: Any) -> None:
+        """Changes the GPUs of a job."""
+        self._change(job, gpus=gpus, machines=tuple(cores[gpu].machine for gpu in gpus), **changes)
 
     async def _run(self, job: _Job, attempt: Awaitable[dict[str, Any]]) -> None:
         """Runs one job from its start until its processes have ended."""
@@ -197,13 +214,14 @@ class Head:
 
     async def _train(self, job: _Job) -> dict[str, Any]:
         """Trains, and returns the changes of the job's record."""
-        here = on_node(self._ray.get_runtime_context().get_node_id())
+        context = self._ray.get_runtime_context()
+        here, this = on_node(context.get_node_id()), context.current_actor
         remote = self._ray.remote(Driver).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         # The driver starts concurrently with the runtimes.
         job.driver = remote.remote()
         job.slots = await self._gpus.slots(job.record.gpus)
         job.scratch = tempfile.mkdtemp(prefix="deeppool-")
-        progress, result = await job.driver.run.remote(job.record.job, job.work, job.slots, job.scratch)
+        progress, result = await job.driver.run.remote(job.record.job, job.work, job.slots, job.scratch, this)
         changes = {"state": "done", "progress": progress}
         if result is not None:
             assert self._history is not None

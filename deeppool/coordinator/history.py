@@ -65,6 +65,8 @@ class JobRecord:
 
     def __str__(self) -> str:
         gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else f"{self.gpu_count} GPUs"
+        if 0 < len(self.gpus) < self.gpu_count:
+            gpus += f" of {self.gpu_count} planned"
         return f"job {self.job} ({self.role}, {self.model}, {gpus}): {', '.join(self._how())}"
 
     def _how(self) -> Iterator[str]:

@@ -5,13 +5,13 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deeppool.coordinator.ray_connection import find_ray
-from deeppool.errors import RunError
+from deeppool.errors import RankFailedError, RunError
 from deeppool.processes.clock_offset import ClockOffset, clock_identity
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import Inbox, ProcessHandle
@@ -44,29 +44,46 @@ class RayLauncher:
     same_files = False
     """Whether ranks and launcher share files: the driver, which launches, may be on another machine."""
 
-    def __init__(self, job: int, slots: Sequence[RaySlot], folder: str) -> None:
+    def __init__(
+        self, job: int, slots: Sequence[RaySlot], folder: str, reassign: Callable[[], Sequence[RaySlot]]
+    ) -> None:
         """Creates the launcher without starting a process.
 
         Args:
             job: number of the job, which identifies its processes.
             slots: GPU of each rank.
             folder: folder on every machine from which the user's code is imported.
+            reassign: has the coordinator take the job off lost GPUs and give it free ones; returns the slots it has.
         """
-        self._job, self._slots, self._folder = job, slots, folder
+        self._job, self._folder, self._reassign = job, folder, reassign
+        self._known = {slot.gpu: slot for slot in slots}
         self._ray = find_ray()
         self._specs: list[WorkerSpec] = []
         self._offsets: dict[str, ClockOffset] = {}
         """By how much the clock of each machine is ahead of this one's."""
-        self._one_machine = len({slot.machine for slot in slots}) == 1
-        self.cores = len(slots)
+        self.assign([slot.gpu for slot in slots])
+
+    def available(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns the GPUs that the coordinator has for the job now: of living nodes, those that were free included."""
+        slots = self._reassign()
+        self._known |= {slot.gpu: slot for slot in slots}
+        return tuple(slot.gpu for slot in slots)
+
+    def assign(self, gpus: Sequence[int]) -> None:
+        """Assigns the GPU of each rank."""
+        self.gpus = tuple(gpus)
+        self._slots = [self._known[gpu] for gpu in gpus]
+        self._one_machine = len({slot.machine for slot in self._slots}) == 1
+        self.cores = len(self._slots)
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if a machine has too little memory for the ranks on it."""
         machines = defaultdict(list)
-        for slot in self._slots:
-            machines[slot.machine].append(slot)
+        free = self._answers([slot.runtime.free_memory.remote() for slot in self._slots])
+        for slot, memory in zip(self._slots, free, strict=True):
+            machines[slot.machine].append(memory)
         for machine, slots in machines.items():
-            memory = self._ray.get(slots[0].runtime.free_memory.remote())
+            memory = slots[0]
             if len(slots) * needed > memory:
                 raise RunError(
                     f"{model} needs {len(slots)} ranks on {machine}, about {format_bytes(len(slots) * needed)} of "
@@ -76,12 +93,12 @@ class RayLauncher:
     def distribute_files(self, folder: Path) -> None:
         """Sends the files to every slot, and chooses the rendezvous: a file on one machine, a port on several."""
         files = self._ray.put({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
-        prepared = self._ray.get([slot.runtime.prepare.remote(self._job, files) for slot in self._slots])
+        prepared = self._answers([slot.runtime.prepare.remote(self._job, files) for slot in self._slots])
         if self._one_machine:
             # A file cannot be reached from outside; torch's store would listen on every interface.
             shared = {"rendezvous": prepared[0].rendezvous, "interface": "lo"}
         else:
-            shared = {"rendezvous": self._ray.get(self._slots[0].runtime.rendezvous.remote(self._job))}
+            shared = {"rendezvous": self._answers([self._slots[0].runtime.rendezvous.remote(self._job)])[0]}
         self._specs = [replace(spec, **shared) for spec in prepared]
         held = {
             (slot.machine, slot.gpu if spec.core is None else spec.core)
@@ -97,7 +114,31 @@ class RayLauncher:
         """Starts a process through the rank's runtime."""
         slot = self._slots[rank]
         offset = self._offsets.setdefault(slot.machine, ClockOffset())
-        return RayProcess(self._job, slot, module, name, self._folder, inbox, offset=offset)
+        try:
+            return RayProcess(self._job, slot, module, name, self._folder, inbox, offset=offset)
+        except self._ray.exceptions.RayActorError:
+            raise self._lost(rank) from None
+
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        """Returns the answers of the runtimes of the first ranks.
+
+        Raises:
+            RankFailedError: one of them is gone.
+        """
+        answers = []
+        for rank, answer in enumerate(asked):
+            try:
+                answers.append(self._ray.get(answer))
+            except self._ray.exceptions.RayActorError:
+                raise self._lost(rank) from None
+        return answers
+
+    def _lost(self, rank: int) -> RankFailedError:
+        error = RankFailedError(
+            f"rank {rank} on {self._slots[rank]} cannot start: its machine does not answer (submit it again)"
+        )
+        error.rank = rank
+        return error
 
 
 class RayProcess:

@@ -65,7 +65,10 @@ class Runtime:
     def prepare(self, job: int, files: dict[str, bytes]) -> WorkerSpec:
         """Writes the files of a job into a private folder; the rendezvous is for ranks on this machine."""
         folder = Path(tempfile.mkdtemp(prefix="deeppool-"))
-        self._folders[job] = folder
+        before, self._folders[job] = self._folders.get(job), folder
+        if before is not None:
+            # Of an attempt whose ranks have ended.
+            shutil.rmtree(before, ignore_errors=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
         return WorkerSpec(

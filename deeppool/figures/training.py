@@ -1,5 +1,7 @@
 """Loss and time of every update of a training, with the planned time."""
 
+from itertools import pairwise
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -12,6 +14,8 @@ from deeppool.units import format_seconds
 
 def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     """Draws the loss of every update (top), and its time with the planned time (bottom).
+
+    A dotted line is where the training went on with another number of ranks; the planned time is that of the last plan.
 
     Args:
         record: record of a ``dp.train`` call.
@@ -26,18 +30,32 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     figure.add_trace(_loss(record), row=1, col=1)
     figure.add_trace(_seconds(record, unit, theme.neutral(dark=dark)), row=2, col=1)
     figure.add_trace(_planned(record, unit, theme.neutral(dark=dark)), row=2, col=1)
+    for update, ranks in _changes(record):
+        line = {"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)}
+        figure.add_vline(x=update - 0.5, line=line, row="all", col=1)
+        figure.add_annotation(text=f"{ranks} ranks", x=update, xanchor="left", y=1, yref="y domain", showarrow=False)
     figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
     figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="update", row=2, col=1)
+    ranks = f"{record.ranks} ranks{' at the end' if _changes(record) else ''}"
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, global batch {record.global_batch}",
-        subtitle=f"<b>measured</b> with {record.ranks} ranks on {record.cores} cores of "
+        subtitle=f"<b>measured</b> with {ranks} on {record.cores} cores of "
         f"{escape(record.device_name)}, {record.date[:10]}",
         plot_height=400,
         heading_height=0,
         dark=dark,
     )
+
+
+def _changes(record: TrainingRecord) -> list[tuple[int, int]]:
+    """Returns the first update and the number of ranks of each attempt that had another number than the one before."""
+    return [
+        (after.resumed_after + 1, len(after.gpus))
+        for before, after in pairwise(record.attempts)
+        if len(before.gpus) != len(after.gpus)
+    ]
 
 
 def _loss(record: TrainingRecord) -> go.Scatter:
@@ -67,7 +85,9 @@ def _seconds(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
 
 def _planned(record: TrainingRecord, unit: TimeUnit, colour: str) -> go.Scatter:
     planned = record.planned_time
-    first, last = record.metrics[0].update, record.metrics[-1].update
+    changes = _changes(record)
+    first = changes[-1][0] if changes else record.metrics[0].update
+    last = record.metrics[-1].update
     return go.Scatter(
         name="planned (predicted)" if record.plan_update_time else "planned, without the optimizer (predicted)",
         mode="lines",

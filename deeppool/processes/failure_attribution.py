@@ -61,6 +61,7 @@ def failure_error(
         advice = ADVICE.get(first.failure["kind"])
         text = f"{first.name} {first.failure['text']} {when}; the other ranks were stopped"
         error = RankFailedError(text if advice is None else f"{text} ({advice})")
+    error.rank = None if first is None else ranks.index(first)
     reporting = [first] if first is not None else disconnected
     for rank in reporting:
         if rank.failure is not None:

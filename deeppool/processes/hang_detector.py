@@ -1,11 +1,12 @@
 """Detects which of several ranks hangs when none makes progress: not those that wait for it.
 
-Pure: messages and the time are arguments, the result is a sentence.
+Pure: messages and the time are arguments, the result is an error.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from deeppool.errors import RankFailedError
 from deeppool.processes.managed_process import Message
 
 SILENT_SECONDS = 30.0
@@ -63,8 +64,10 @@ class HangDetector:
             what = f"training, after update {message['step']}"
             rank.heartbeat = {**rank.heartbeat, "what": what, "waits": False, "at": None}
 
-    def hung(self, timeout: float, rendezvous_timeout: float, finished: Collection[str], when: str) -> str | None:
-        """Describes ranks that make no progress; None before their timeout.
+    def hung(
+        self, timeout: float, rendezvous_timeout: float, finished: Collection[str], when: str
+    ) -> RankFailedError | None:
+        """Returns the error of ranks that make no progress; None before their timeout.
 
         Args:
             timeout: seconds without progress of any rank.
@@ -83,8 +86,12 @@ class HangDetector:
         waiting = f", waited for by {' and '.join(others)}" if others else ""
         if hung:
             descriptions = " and ".join(map(self._describe, hung))
-            return f"{descriptions}{waiting} {when}; all ranks were stopped (look there, or run again)"
-        return (
+            text = f"{descriptions}{waiting} {when}; all ranks were stopped (look there, or run again)"
+            error = RankFailedError(text)
+            # Of several, none is known to be the cause.
+            error.rank = list(self.ranks).index(hung[0].name) if len(hung) == 1 else None
+            return error
+        return RankFailedError(
             f"no rank made progress for {stalled:.0f} s {when}, each waits for another: {' and '.join(others)}; "
             "all ranks were stopped (is the network between them up?)"
         )

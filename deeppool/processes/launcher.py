@@ -1,5 +1,6 @@
 """Launchers start the processes of a live run, on this machine or through a cluster engine."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -7,6 +8,7 @@ from typing import Protocol
 from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
 from deeppool.device.kinds import find_kind
+from deeppool.device.probe import computing_gpus
 from deeppool.errors import RunError
 from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
@@ -36,6 +38,18 @@ class Launcher(Protocol):
     """Cores or GPUs that the ranks use exclusively; fewer than ranks if they share them."""
     same_files: bool
     """Whether all ranks and the launcher share a file system."""
+    gpus: tuple[int, ...]
+    """Number of each rank's GPU, or core, among those of the launcher."""
+
+    def available(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns the GPUs on which ranks could be started now, in the order of ranks.
+
+        Args:
+            in_use: GPUs on which ranks run; they are not tried.
+        """
+
+    def assign(self, gpus: Sequence[int]) -> None:
+        """Assigns the GPU of each rank, before any is started; they may be fewer than before."""
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if the ranks do not fit.
@@ -67,26 +81,45 @@ class LocalLauncher:
             device: ``cpu`` or ``cuda``.
             ranks: number of ranks of the run.
         """
-        self._device, self._ranks = device, ranks
+        self._device, self._count = device, ranks
         self._usable = usable_cores()
         self._folder = Path()
-        self.cores = min(ranks, len(self._usable)) if find_kind(device).on_cores else ranks
+        self.assign(range(ranks))
+
+    def available(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns the GPUs that compute, of those it was made for, or those whose core this process may still use."""
+        kind = find_kind(self._device)
+        numbers = range(self._count)
+        if kind.on_gpus:
+            present = {*in_use} | computing_gpus(self._device, set(numbers) - {*in_use})
+            return tuple(gpu for gpu in numbers if gpu in present)
+        cores = set(usable_cores())
+        return tuple(gpu for gpu in numbers if not kind.on_cores or self._core(gpu) in cores)
+
+    def assign(self, gpus: Sequence[int]) -> None:
+        """Assigns the GPU, or the share of a core, of each rank."""
+        self.gpus = tuple(gpus)
+        on_cores = find_kind(self._device).on_cores
+        self.cores = len({self._core(gpu) for gpu in self.gpus}) if on_cores else len(self.gpus)
+
+    def _core(self, gpu: int) -> int:
+        return self._usable[gpu % len(self._usable)]
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if there are too few GPUs, or too little memory."""
         if find_kind(self._device).on_gpus:
             present = gpu_count()
-            if self._ranks > present:
+            if len(self.gpus) > present:
                 raise RunError(
-                    f"the plan needs {self._ranks} GPUs, this machine has {present} (plan with --gpus {present})"
+                    f"the plan needs {len(self.gpus)} GPUs, this machine has {present} (plan with --gpus {present})"
                 )
             return
         import psutil
 
-        memory, cores = psutil.virtual_memory().available, len(self._usable)
-        if self._ranks * needed > memory:
+        memory, cores, ranks = psutil.virtual_memory().available, len(self._usable), len(self.gpus)
+        if ranks * needed > memory:
             raise RunError(
-                f"the plan needs {self._ranks} ranks of {model}, about {format_bytes(self._ranks * needed)} of memory; "
+                f"the plan needs {ranks} ranks of {model}, about {format_bytes(ranks * needed)} of memory; "
                 f"this machine has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
             )
 
@@ -100,8 +133,8 @@ class LocalLauncher:
             folder=str(self._folder),
             rendezvous=(self._folder / "rendezvous").as_uri(),
             interface="lo",
-            index=rank,
-            core=self._usable[rank % len(self._usable)] if find_kind(self._device).on_cores else None,
+            index=self.gpus[rank],
+            core=self._core(self.gpus[rank]) if find_kind(self._device).on_cores else None,
         )
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from deeppool.base.cancellation import wait
 from deeppool.device import control_group
-from deeppool.errors import RankFailedError
 from deeppool.processes.failure_attribution import failure_error, out_of_memory_kills, root_cause
 from deeppool.processes.hang_detector import HangDetector, RankStatus
 from deeppool.processes.launcher import Launcher
@@ -106,7 +105,7 @@ class RankGroup:
             hung = self._hang_detector.hung(allowed, min(rendezvous_timeout, allowed), finished, when)
             if hung is not None and self._inbox.empty():
                 self.close(grace=0)
-                raise RankFailedError(hung)
+                raise hung
         return [answers[process] for process in self._ranks]
 
     def watch(self, seconds: float, when: str) -> None:

@@ -79,6 +79,38 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the ranks of a training, until its last update, a fault, or the return of a GPU."""
+
+    gpus: tuple[int, ...]
+    """GPU of each rank, as the launcher numbers them."""
+    plan_iteration_time: float
+    """Predicted iteration time of the plan that the ranks trained by."""
+    layer_counts: tuple[tuple[int, int], ...]
+    """Number of layers by GPU count of that plan: pairs of a GPU count and a number of layers, the largest first."""
+    resumed_after: int
+    """Updates of the checkpoint that it resumed from; 0: it started from the beginning."""
+    last_update: int
+    """Last update of it that every rank reported; a later attempt may repeat some."""
+    recovery: float | None
+    """Seconds without an update: from the end of the last one of an earlier attempt to the end of the first one of this
+    one; None: it was the first attempt, or made no update."""
+    ended: str
+    """Why it ended; empty: with the last update of the training."""
+
+    def __str__(self) -> str:
+        made = self.last_update > self.resumed_after
+        updates = f"updates {self.resumed_after + 1} to {self.last_update}" if made else "no update"
+        recovery = "" if self.recovery is None else f", after {format_seconds(self.recovery)} without one"
+        end = f"; {self.ended}" if self.ended else ""
+        layers = ", ".join(f"{layers} on {count}" for count, layers in self.layer_counts)
+        return (
+            f"{updates} on GPU{'s' * (len(self.gpus) > 1)} {','.join(map(str, self.gpus))}{recovery}; planned "
+            f"{format_seconds(self.plan_iteration_time)} an iteration, layers: {layers}{end}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingRecord:
     """Record of one training."""
 
@@ -127,6 +159,8 @@ class TrainingRecord:
     """Plan of the transfers, where a scheduler made one."""
     compute_times: tuple[ComputeTimes, ...] = ()
     """How long each rank computes before it meets the others; the first update of each start is left out."""
+    attempts: tuple[Attempt, ...] = ()
+    """Starts of the ranks in this call, in order; empty in records of earlier versions."""
 
     @property
     def planned_time(self) -> float:
@@ -145,6 +179,8 @@ class TrainingRecord:
             lines.append(f"resumed from {self.resumed_from}")
         if self.restarts:
             lines.append(f"restarted {self.restarts} times after a fault")
+        if len(self.attempts) > 1:
+            lines += [f"attempt {number}    {attempt}" for number, attempt in enumerate(self.attempts, 1)]
         if self.proposal:
             lines.append(f"replanned: {self.proposal}{' (switched to it)' if self.switched else ''}")
         if self.checkpoint:

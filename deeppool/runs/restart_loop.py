@@ -1,11 +1,20 @@
 """Drives the ranks of a training to the last update, and starts them again after a fault."""
 
+import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from deeppool.base.sharing import Sharing
-from deeppool.errors import InvalidValueError, PlanError, RankFailedError, RankRefusedError, RunCancelledError
+from deeppool.errors import (
+    InvalidValueError,
+    PlanError,
+    RankFailedError,
+    RankRefusedError,
+    RunCancelledError,
+    RunError,
+)
 from deeppool.execution import checkpoint
 from deeppool.execution.measurements import computing_seconds
 from deeppool.execution.ranks import Ranks
@@ -13,7 +22,7 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import replan
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder
-from deeppool.records.training_record import TrainingRecord, format_loss
+from deeppool.records.training_record import Attempt, TrainingRecord, format_loss
 from deeppool.runs.train_record import build_training_record
 from deeppool.runs.training_state import ReplanTrigger, TrainingProgress, TrainingSettings, metrics_of
 
@@ -37,32 +46,66 @@ class RestartLoop:
         self._plan, self._sharing, self._settings = plan, sharing, settings
         self._progress = TrainingProgress()
         self._bound_changes = 0
+        self._updated_at = time.perf_counter()
+        """When the last update was complete on all ranks."""
 
     def run(self, restarts: int) -> None:
-        """Trains to the last update, restarting at most ``restarts`` times."""
+        """Trains to the last update, restarting at most ``restarts`` times after a fault."""
         settings, progress = self._settings, self._progress
+        ended = ""
         while True:
+            self._choose_gpus(ended)
             try:
-                return self._attempt()
+                self._attempt()
+                if progress.updates == settings.steps:
+                    return
+                ended = "more GPUs can be used"
             except RankFailedError as error:
                 if progress.restarts == restarts or isinstance(error, RankRefusedError):
                     raise type(error)(f"{error}{settings.checkpoints.status()}") from error
                 progress.restarts += 1
                 if settings.supervisor is not None:
                     settings.supervisor.foreground_lost()
-                settings.report(f"starting again: {error}", progress.updates / settings.steps)
+                ended = str(error)
+                if settings.elastic is not None:
+                    given_up = settings.elastic.record_fault(error.rank, settings.checkpoints.latest())
+                    ended += "" if given_up is None else f"; GPU {given_up} is given up: its rank failed twice in a row"
             except RunCancelledError as error:
                 raise RunCancelledError(f"{error}{settings.checkpoints.status()}") from error
+            progress.end_attempt(ended)
+            settings.report(f"starting again: {ended}", progress.updates / settings.steps)
 
     def record(self) -> TrainingRecord:
         """Builds the record of the training so far."""
         return build_training_record(self._plan, self._sharing, self._settings, self._progress)
 
+    def _choose_gpus(self, ended: str) -> None:
+        """Chooses the GPUs and the plan of the next attempt, which follows one that ended for a reason.
+
+        Raises:
+            RunError: too few GPUs are left, or there is no plan for as many.
+        """
+        settings, progress = self._settings, self._progress
+        if settings.elastic is not None:
+            try:
+                plan = settings.elastic.plan_next()
+            except RunError as error:
+                raise RunError(f"{ended}{'; ' * bool(ended)}{error}{settings.checkpoints.status()}") from error
+            if plan is not self._plan:
+                self._plan = plan
+                progress.forget_times()
+                progress.computing.clear()
+        plan, gpus = self._plan, settings.launcher.gpus
+        layers = Counter(layer.gpu_count for layer in plan.layers)
+        counts = tuple(sorted(layers.items(), reverse=True))
+        progress.attempts.append(Attempt(gpus, plan.iteration_time, counts, 0, 0, None, ""))
+        where = "" if settings.elastic is None else f" on GPUs {','.join(map(str, gpus))} of {settings.ranks}"
+        settings.report(f"starting{where}", progress.updates / settings.steps)
+
     def _attempt(self) -> None:
-        """Starts all ranks and trains to the last update."""
+        """Starts all ranks, and trains to the last update or until more GPUs can be used."""
         settings = self._settings
         with private_folder() as folder:
-            settings.report("starting", 0.0)
             try:
                 pages = None if settings.supervisor is None else settings.supervisor.folder
                 with Ranks(
@@ -111,8 +154,17 @@ class RestartLoop:
             if replan_at is not None and progress.updates < replan_at:
                 until = min(until, replan_at)
             self._advance(ranks, until)
+            if self._can_grow():
+                return
             if trigger is not None and progress.updates == replan_at and not progress.proposal:
                 self._replan(ranks, trigger, folder)
+
+    def _can_grow(self) -> bool:
+        """Whether the ranks should end at this checkpoint, because they can be started on more GPUs."""
+        settings, progress = self._settings, self._progress
+        if settings.elastic is None or progress.updates == settings.steps or progress.updates != progress.saved:
+            return False
+        return settings.elastic.can_grow()
 
     def _advance(self, ranks: Ranks, until: int) -> None:
         """Trains one chunk, to update ``until`` at most, and writes a checkpoint where one is due."""
@@ -129,6 +181,7 @@ class RestartLoop:
         if settings.checkpoints.path is not None and progress.updates == due:
             settings.report("writing a checkpoint", progress.updates / settings.steps)
             self._save(ranks)
+            progress.saved = progress.updates
 
     def _save(self, ranks: Ranks, temporary: Path | None = None) -> Path:
         return self._settings.checkpoints.save(ranks.save, self._progress.updates, temporary)
@@ -153,6 +206,8 @@ class RestartLoop:
             state = self._save(ranks, temporary=folder / "switch")
         ranks.switch(found.after, state)
         self._plan, progress.switched = found.after, True
+        if settings.elastic is not None:
+            settings.elastic.switch(found.after)
         progress.forget_times()
 
     def _on_update(self, ranks: Ranks, message: Message) -> None:
@@ -164,7 +219,9 @@ class RestartLoop:
             return
         samples = plan.global_batch * settings.job.accumulation
         metrics = metrics_of(reports, samples, plan.model, settings.checkpoints)
-        self._progress.metrics.append(metrics)
+        now = time.perf_counter()
+        self._progress.add_metrics(metrics, now - self._updated_at)
+        self._updated_at = now
         share = metrics.update / settings.steps
         settings.report(f"update {metrics.update} of {settings.steps}, loss {format_loss(metrics.loss)}", share)
         if settings.on_metrics is not None:

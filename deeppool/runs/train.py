@@ -25,6 +25,7 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
+from deeppool.runs.elastic_ranks import ElasticRanks
 from deeppool.runs.restart_loop import RestartLoop
 from deeppool.runs.training_state import ReplanTrigger, TrainingSettings
 from deeppool.training.training_job import TrainingJob
@@ -40,6 +41,7 @@ def train(
     checkpoint_every: int = 100,
     keep: int = 2,
     restarts: int = 0,
+    min_ranks: int | None = None,
     replan_after: int | None = None,
     profile: Profile | None = None,
     launcher: Launcher | None = None,
@@ -64,8 +66,12 @@ def train(
         checkpoint_every: updates between two checkpoints; one more is written after the last update.
         keep: number of checkpoints to keep.
         restarts: number of times to start the ranks again from the last checkpoint after one was lost.
+        min_ranks: least number of ranks to go on with after a GPU was lost. Each start after a fault plans again for
+            the GPUs that are left, and goes on from the last checkpoint with the same batches. When a GPU is back, the
+            ranks start again on more at the next checkpoint, which counts as no restart. None: each start has all
+            ranks of the plan. See :class:`deeppool.runs.elastic_ranks.ElasticRanks`.
         replan_after: updates of this call after which to plan again with the measured times.
-        profile: the profile that the plan was made from; required by ``replan_after``.
+        profile: the profile that the plan was made from; required by ``min_ranks`` and ``replan_after``.
         launcher: starts the processes. Default: on this machine.
         background: background jobs to train in the gaps, on this machine: a list of :class:`deeppool.BackgroundJob`,
             which the ranks take in order as they become free, or ``{rank: [jobs]}``; or a model, by name or as a
@@ -88,11 +94,13 @@ def train(
     Raises:
         InvalidValueError: an argument out of range, a checkpoint of another training, an invalid background, or a plan
             for a device in virtual time.
-        PlanError: ``profile`` is of another graph, device or precision than the plan.
+        PlanError: ``profile`` is of another graph, device or precision than the plan, or no plan for ``min_ranks`` GPUs
+            fits into their memory.
         RankFailedError: a rank died, hung or could not reach the others, and no restart was left; every process has
             ended by then. A rank that refuses to continue, for example because the disk is full or the loss is not
             finite, is not started again.
-        RunError: the loss is not finite, or another training writes to the folder of checkpoints.
+        RunError: the loss is not finite, another training writes to the folder of checkpoints, or fewer than
+            ``min_ranks`` GPUs are left.
         DocumentError: a checkpoint cannot be written or read.
     """
     check_common_clock(plan.device)
@@ -118,6 +126,9 @@ def train(
     if replan_after is not None and profile is not None:
         check_profile_matches(plan, profile)
     launcher = launcher or LocalLauncher(plan.device, plan.gpus)
+    elastic = None
+    if min_ranks is not None:
+        elastic = _elastic_ranks(plan, profile, launcher, min_ranks, restarts, checkpoints, background)
     if replan_after is not None and on_proposal is not None and checkpoints is None and not launcher.same_files:
         raise InvalidValueError(
             "ranks on several machines change their plan through a checkpoint, and there is no folder for it (give "
@@ -147,7 +158,9 @@ def train(
         settings = TrainingSettings(
             job=job,
             steps=steps,
+            ranks=plan.gpus,
             launcher=launcher,
+            elastic=elastic,
             checkpoints=folder_of_checkpoints,
             replan_trigger=(
                 None if replan_after is None or profile is None else ReplanTrigger(replan_after, profile, on_proposal)
@@ -165,6 +178,32 @@ def train(
         report(event, 1.0)
     report("done", 1.0)
     return loop.record() if trials is None else replace(loop.record(), trials=trials.record())
+
+
+def _elastic_ranks(
+    plan: Plan,
+    profile: Profile | None,
+    launcher: Launcher,
+    min_ranks: int,
+    restarts: int,
+    checkpoints: str | os.PathLike[str] | None,
+    background: Background | Trials | None,
+) -> ElasticRanks:
+    """Returns what chooses the GPUs of a training with fewer ranks, if it can be one."""
+    if not 1 <= min_ranks <= plan.gpus:
+        raise InvalidValueError(f"min_ranks must be 1 to {plan.gpus}, the plan's GPUs, got {min_ranks}")
+    if profile is None or checkpoints is None or restarts < 1:
+        raise InvalidValueError(
+            "min_ranks needs the plan's profile, to plan for fewer, a folder of checkpoints, to go on from, and at "
+            f"least 1 restart, got {'no profile' if profile is None else 'a profile'}, "
+            f"{'no checkpoints' if checkpoints is None else 'checkpoints'} and {restarts} restarts"
+        )
+    if background is not None:
+        raise InvalidValueError(
+            "background jobs are each beside one rank of the plan, and with min_ranks any rank may end (leave one of "
+            "them out, or submit both to a cluster: deeppool cluster submit --background)"
+        )
+    return ElasticRanks(plan, profile, launcher, min_ranks)
 
 
 def _sharing(

@@ -2,6 +2,7 @@
 
 import datetime
 import statistics
+from dataclasses import replace
 
 from deeppool.base.serialization import from_json
 from deeppool.base.sharing import Sharing
@@ -24,6 +25,9 @@ def build_training_record(
     accumulation = settings.job.accumulation
     transfers = progress.last[0]["transfers"]
     times = summarise(progress.times or [statistics.median(m.seconds for m in progress.metrics)])
+    timeline = progress.typical.timeline(plan)
+    if plan.gpus != settings.ranks:
+        timeline = replace(timeline, title=f"{timeline.title}, on {plan.gpus} of {settings.ranks} GPUs")
     return TrainingRecord(
         model=plan.model,
         global_batch=plan.global_batch,
@@ -42,11 +46,12 @@ def build_training_record(
         stages=stage_times(plan, stages_of(plan), progress.last, accumulation),
         proposal=progress.proposal,
         switched=progress.switched,
-        timeline=progress.typical.timeline(plan),
+        timeline=timeline,
         governors=governor_results(sharing, progress.last),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
         versions=package_versions("deeppool", "torch"),
         transfers=None if transfers is None else from_json(transfers, TransferPlan, "the plan of transfers"),
         compute_times=compute_times(progress.computing),
+        attempts=tuple(progress.attempts),
         background=() if settings.supervisor is None else settings.supervisor.outcomes(),
     )

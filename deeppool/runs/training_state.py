@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deeppool.base.run_control import RunControl
 from deeppool.collectives.partial.load_imbalance import Delays
@@ -17,7 +17,8 @@ from deeppool.planning.replanning.replan import Replan
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
 from deeppool.profiling.table import Profile
-from deeppool.records.training_record import Metrics
+from deeppool.records.training_record import Attempt, Metrics
+from deeppool.runs.elastic_ranks import ElasticRanks
 from deeppool.training.training_job import TrainingJob
 
 EXACT = 1e-9
@@ -40,7 +41,11 @@ class TrainingSettings:
     job: TrainingJob
     steps: int
     """Updates at the end of the training, those before a checkpoint included."""
+    ranks: int
+    """Ranks of the plan for all GPUs."""
     launcher: Launcher
+    elastic: ElasticRanks | None
+    """Chooses GPUs and plan of each start; None: each has all GPUs, and the same plan."""
     checkpoints: CheckpointFolder
     replan_trigger: ReplanTrigger | None
     run_control: RunControl
@@ -57,6 +62,8 @@ class TrainingProgress:
     """Updates of a training so far, and what was measured of them."""
 
     updates: int = 0
+    saved: int = 0
+    """Updates of the last checkpoint that was written because it was due."""
     restarts: int = 0
     resumed_from: str | None = None
     proposal: str | None = None
@@ -72,6 +79,8 @@ class TrainingProgress:
     """Of those iterations; of chunks of one update, also that."""
     computing: list[list[float | None]] = field(default_factory=list)
     """Of each rank: its computing seconds of each iteration, as in ``times``; None: it left the iteration out."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Starts of the ranks so far, the present one included."""
     last: list[Message] = field(default_factory=list)
     """Answers of the ranks for the last chunk of updates."""
     _transfers: dict[str, object] | None = None
@@ -82,6 +91,7 @@ class TrainingProgress:
     def resume(self, updates: int) -> None:
         """Continues after ``updates`` updates; later ones are repeated, so their metrics are dropped."""
         self.updates = updates
+        self.attempts[-1] = replace(self.attempts[-1], resumed_after=updates, last_update=updates)
         self._reports.clear()
         self.metrics = [metrics for metrics in self.metrics if metrics.update <= updates]
 
@@ -101,7 +111,7 @@ class TrainingProgress:
             self.times += times[max(1, iteration) : iteration + 1]
 
     def forget_times(self) -> None:
-        """Drops all iterations so far."""
+        """Drops the times of all iterations so far, but not how long each rank computed in them."""
         self.times.clear()
         self.typical = TypicalIteration()
 
@@ -110,6 +120,18 @@ class TrainingProgress:
         self.computing = self.computing or [[] for _ in seconds]
         for known, new in zip(self.computing, seconds, strict=True):
             known.extend(new[1:])
+
+    def add_metrics(self, metrics: Metrics, since_last: float) -> None:
+        """Adds the metrics of an update, which was complete some seconds after the last one of any attempt."""
+        self.metrics.append(metrics)
+        attempt = self.attempts[-1]
+        if len(self.attempts) > 1 and attempt.last_update == attempt.resumed_after:
+            attempt = replace(attempt, recovery=since_last)
+        self.attempts[-1] = replace(attempt, last_update=metrics.update)
+
+    def end_attempt(self, ended: str) -> None:
+        """Ends the present attempt for a reason."""
+        self.attempts[-1] = replace(self.attempts[-1], ended=ended)
 
     def add_report(self, message: Message, ranks: int) -> list[Message]:
         """Adds one rank's message about an update; returns all of them once every rank has reported it, else none."""

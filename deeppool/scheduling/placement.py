@@ -5,6 +5,7 @@ without overtaking, so a large job never waits for later ones, and GPUs may stay
 are independent.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -58,8 +59,13 @@ class GpuPool:
         """Marks the GPUs of a job as held, or as free again; numbers of lost GPUs are ignored."""
         wanted = np.array(placement.gpus, dtype=np.intp)
         found = np.searchsorted(self.numbers, wanted)
-        known = self.numbers[np.minimum(found, len(self.numbers) - 1)] == wanted
+        known = found < len(self.numbers)
+        known[known] = self.numbers[found[known]] == wanted[known]
         self._free[placement.role][found[known]] = not held
+
+    def free_count(self, role: Role) -> int:
+        """Returns the number of GPUs that are free for a role."""
+        return int(self._free[role].sum())
 
     def choose(self, request: Request, allowed: NDArray[np.bool_] | None = None) -> JobPlacement | None:
         """Returns GPUs for a job, or None if too few are free; it holds none.
@@ -123,3 +129,30 @@ def place(waiting: Sequence[Request], running: Iterable[JobPlacement], gpus: Seq
         starting.append(chosen)
         pool.hold(chosen)
     return tuple(starting)
+
+
+def refill(job: JobPlacement, gpu_count: int, running: Iterable[JobPlacement], gpus: Sequence[Gpu]) -> JobPlacement:
+    """Returns a running job without its lost GPUs, and with free ones in place of them as far as there are.
+
+    It comes before waiting jobs. The GPUs of the node with the most come first, as plans fill one node after the other.
+
+    Args:
+        job: the job.
+        gpu_count: number of GPUs that it wants.
+        running: jobs that hold GPUs, this one included.
+        gpus: all GPUs of the cluster.
+    """
+    pool = GpuPool(gpus)
+    for placement in running:
+        pool.hold(placement)
+    node = {gpu.number: gpu.node for gpu in gpus}
+    kept = tuple(gpu for gpu in job.gpus if gpu in node)
+    missing = min(gpu_count - len(kept), pool.free_count(job.role))
+    added = pool.choose(Request(job.job, job.role, missing)) if missing > 0 else None
+    held = kept if added is None else kept + added.gpus
+    if held == job.gpus:
+        return job
+    nodes = [node[gpu] for gpu in held]
+    on_node = Counter(nodes)
+    ordered = sorted(held, key=lambda gpu: (-on_node[node[gpu]], nodes.index(node[gpu])))
+    return JobPlacement(job.job, job.role, tuple(ordered))

@@ -107,3 +107,12 @@ def test_only_runs_and_trainings_have_a_card(plan: Plan) -> None:
     assert text_with_card(plan) == plan.explain()
     run = run_of()
     assert text_with_card(run).startswith(f"{run}\n\n  burst parallelism")
+
+
+def test_a_training_that_ended_on_fewer_gpus_is_not_judged_by_the_plan_for_all(plan: Plan) -> None:
+    training: TrainingRecord = dp.load(RECORDED / "training.json")
+    fewer = replace(training, ranks=1, cores=1, plan_update_time=0.01)
+    found = of("burst parallelism", fewer, plan)
+    assert (found.verdict, found.gain) == ("unknown", None)
+    assert "it ended on 1 of 2 GPUs, by a plan for so many" in found.evidence
+    assert "collocation" not in {finding.technique for finding in findings_of(fewer, plan)}

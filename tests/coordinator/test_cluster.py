@@ -26,6 +26,7 @@ from deeppool.job import Job
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
 from tests.processes.children import runs
+from tests.runs import test_elastic_ranks
 from tests.runs.test_train import losses, make_job, make_plan
 from tests.strategies import profile_from_times
 
@@ -56,6 +57,9 @@ class Nodes:
     folder: Path
     """For temporary files of all processes."""
 
+    def add_other(self) -> Any:
+        return self.cluster.add_node(num_cpus=1, node_ip_address=OTHER, temp_dir=f"{self.folder}/ray")
+
     def start(self) -> dp.Coordinator:
         return dp.Coordinator.start(self.cluster.address)
 
@@ -82,9 +86,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
             cluster.add_node(
                 num_cpus=1, node_ip_address=HEAD, temp_dir=f"{folder}/ray", include_dashboard=False, _system_config=soon
             )
-            other = cluster.add_node(num_cpus=1, node_ip_address=OTHER, temp_dir=f"{folder}/ray")
+            found = Nodes(ray, cluster, None, Path(folder))
+            found.other = found.add_other()
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-            yield Nodes(ray, cluster, other, Path(folder))
+            yield found
         finally:
             ray.shutdown()
             cluster.shutdown()
@@ -281,6 +286,47 @@ def test_what_cannot_run_is_refused_at_once(coordinator: dp.Coordinator) -> None
         coordinator.submit(make_plan(2), make_job(), steps=0)
     with pytest.raises(InvalidValueError, match="there is no job 999"):
         coordinator.cancel(999)
+
+
+@pytest.mark.stress
+def test_a_job_goes_on_without_a_lost_node_and_on_the_next_one(
+    nodes: Nodes, coordinator: dp.Coordinator, tmp_path: Path
+) -> None:
+    job = coordinator.submit(
+        test_elastic_ranks.make_plan(2),
+        test_elastic_ranks.make_job(seconds=0.005),
+        steps=450,
+        checkpoints=tmp_path,
+        restarts=3,
+        min_ranks=1,
+        profile=test_elastic_ranks.make_profile(),
+    )
+
+    def reaches(gpu_count: int, updates: int) -> None:
+        def has() -> bool:
+            record = coordinator.status().job(job)
+            assert not record.over, record
+            return len(record.gpus) == gpu_count and record.progress.update >= updates
+
+        wait_until(has, PATIENCE, f"it makes update {updates} on {gpu_count} GPUs")
+
+    reaches(2, 110)
+    nodes.cluster.remove_node(nodes.other, allow_graceful=False)
+    reaches(1, 101)
+    assert "of 2 planned" in str(coordinator.status().job(job))
+    nodes.other = nodes.add_other()
+    record = coordinator.wait(job, PATIENCE)
+    assert record.state == "done", record
+    result = serialization.read(record.result, TrainingRecord)
+    assert losses(result) == pytest.approx(test_elastic_ranks.plain_losses(450), rel=1e-10, abs=1e-10)
+    whole, fewer, again = result.attempts
+    assert (len(whole.gpus), fewer.gpus, len(again.gpus)) == (2, whole.gpus[:1], 2)
+    # Ray never takes the returned node for the lost one.
+    assert again.gpus[1] not in whole.gpus
+    assert (record.gpus, record.machines) == (again.gpus, (HEAD, OTHER))
+    assert "was lost: its machine does not answer" in whole.ended
+    assert (fewer.resumed_after, again.resumed_after % 100, again.last_update) == (100, 0, 450)
+    assert not ranks()
 
 
 @pytest.mark.stress

@@ -6,6 +6,7 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
+from deeppool.records.training_record import Attempt
 from tests.figures.records import training_of, two_layer_plan
 
 
@@ -51,3 +52,17 @@ def test_it_says_measured_and_every_axis_what_it_shows():
 def test_only_a_training_can_be_drawn():
     with pytest.raises(InvalidValueError, match="cannot draw a Plan, it accepts a TrainingRecord"):
         figures.training(two_layer_plan())
+
+
+def test_a_change_of_the_number_of_ranks_is_drawn_where_it_was():
+    attempts = [
+        Attempt((0, 1, 2), 0.1, ((3, 1),), 0, 5, None, "rank 1 was killed"),
+        Attempt((0, 1, 2), 0.1, ((3, 1),), 4, 5, 2.0, "rank 1 was killed"),
+        Attempt((0, 2), 0.2, ((2, 1),), 5, 6, 2.0, "more GPUs can be used"),
+        Attempt((0, 1, 2), 0.1, ((3, 1),), 6, 7, 2.0, ""),
+    ]
+    figure = figures.training(replace(training_of(), attempts=tuple(attempts)))
+    assert [(note.x, note.text) for note in figure.layout.annotations] == [(6, "2 ranks"), (7, "3 ranks")]
+    assert {(shape.x0, shape.x1) for shape in figure.layout.shapes} == {(5.5, 5.5), (6.5, 6.5)}
+    assert list(by_name(figure)["planned, without the optimizer (predicted)"].x) == [7, 7]
+    assert "with 2 ranks at the end on" in figure.layout.title.subtitle.text

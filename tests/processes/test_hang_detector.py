@@ -29,7 +29,8 @@ def beat(detector: HangDetector, heartbeats: dict[str, dict], seconds: int) -> N
 
 
 def describe_hang(detector: HangDetector, finished: tuple[str, ...] = ()) -> str | None:
-    return detector.hung(TIMEOUT, RENDEZVOUS_TIMEOUT, finished, "while it trained")
+    error = detector.hung(TIMEOUT, RENDEZVOUS_TIMEOUT, finished, "while it trained")
+    return None if error is None else str(error)
 
 
 STUCK = {

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import deeppool as dp
-from deeppool.errors import RunError
+from deeppool.errors import DocumentError, RunError
+from deeppool.execution import checkpoint
 from deeppool.processes.clock_offset import ClockOffset
 from deeppool.processes.torchrun.channel import HANDSHAKE_SECONDS, Channel
 from deeppool.processes.torchrun.host_server import HostSlot
@@ -31,6 +32,7 @@ from examples import own_training
 from tests.conftest import CHECKOUT
 from tests.processes import restarted_job
 from tests.processes.children import gone, runs
+from tests.runs import test_elastic_ranks
 from tests.strategies import profile_from_times
 
 EXAMPLE = "examples.two_branch:two_branch"
@@ -73,26 +75,41 @@ class Torchrun:
     program: Sequence[str] = ("-m", "deeppool.cli")
     second: Sequence[str] = ()
     """Starts the second node's torchrun."""
+    elastic: bool = False
+    """Whether one node goes on without the others, which may come later."""
     started: list[subprocess.Popen] = field(default_factory=list)
+    port: int = field(default_factory=free_port)
 
     def __enter__(self) -> "Torchrun":
-        port = str(free_port())
-        cores = sorted(os.sched_getaffinity(0))
         for node in range(self.nodes):
-            own = cores if self.nodes == 1 else [cores[node % len(cores)]]
-            command = [
-                *("taskset", "-c", ",".join(map(str, own)), *(self.second if node else ()), sys.executable, "-c"),
-                *(TORCHRUN, "--nnodes", str(self.nodes), "--node-rank", str(node)),
-                *("--nproc-per-node", str(self.per_node), "--master-addr", LOOPBACK, "--master-port", port),
-                *(*self.program, *self.command),
-            ]
-            out, error = (self.folder / f"{node}.{name}" for name in ("out", "err"))
-            with out.open("w") as stdout, error.open("w") as stderr:
-                environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-                self.started.append(
-                    subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=stdout, stderr=stderr)
-                )
+            self.start(node)
         return self
+
+    def start(self, node: int) -> None:
+        """Starts the torchrun of a node."""
+        cores = sorted(os.sched_getaffinity(0))
+        own = cores if self.nodes == 1 else [cores[node % len(cores)]]
+        meeting = [
+            *("--nnodes", str(self.nodes), "--node-rank", str(node)),
+            *("--master-addr", LOOPBACK, "--master-port", str(self.port)),
+        ]
+        if self.elastic:
+            settings = f"is_host={int(node == 0)},last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
+            meeting = [
+                *("--nnodes", f"1:{self.nodes}", "--max-restarts", "3", "--local-addr", LOOPBACK, "--rdzv-id", "test"),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:{self.port}", "--rdzv-conf", settings),
+            ]
+        command = [
+            *("taskset", "-c", ",".join(map(str, own)), *(self.second if node else ()), sys.executable, "-c"),
+            *(TORCHRUN, *meeting, "--nproc-per-node", str(self.per_node)),
+            *(*self.program, *self.command),
+        ]
+        out, error = (self.folder / f"{node}.{name}" for name in ("out", "err"))
+        with out.open("a") as stdout, error.open("a") as stderr:
+            # torch 2.13 gives a node that comes later no address of its shared store.
+            sharing = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self.elastic else {}
+            environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **sharing}
+            self.started.append(subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=stdout, stderr=stderr))
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes():
@@ -208,6 +225,44 @@ def test_ranks_with_loader_workers_start_again_after_one_was_killed(
     assert (tmp_path / "killed").exists()
     assert told["restarts"] == 1
     assert [update["loss"] for update in told["metrics"]][-2:] == alone[2:]
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.stress
+def test_a_training_goes_on_without_a_lost_node_and_with_it_when_it_is_back(tmp_path: Path) -> None:
+    kept, steps = tmp_path / "kept", 600
+    plan = dp.save(test_elastic_ranks.make_plan(2), tmp_path / "plan.json")
+    profile = dp.save(test_elastic_ranks.make_profile(), tmp_path / "profile.json")
+    command = ["train", str(plan), "tests.runs.test_elastic_ranks:slow_job", "--steps", str(steps), "--restarts", "3"]
+    command += ["--checkpoints", str(kept), "--checkpoint-every", "20", "--min-ranks", "1", "--profile", str(profile)]
+
+    def writes_with(ranks: int) -> Callable[[], bool]:
+        def does() -> bool:
+            # torchrun interrupts the command to start it again with another node.
+            assert not [error for error in run.errors() if "interrupted" not in error]
+            found = checkpoint.latest(kept)
+            # A newer one may replace it just now.
+            with contextlib.suppress(DocumentError):
+                return found is not None and checkpoint.read(found).ranks == ranks
+            return False
+
+        return does
+
+    with Torchrun(2, 1, [*command, "--json"], tmp_path, elastic=True) as run:
+        wait_until(writes_with(2), TIMEOUT, "a checkpoint of both nodes")
+        for process in [*psutil.Process(run.started[1].pid).children(True), run.started[1]]:
+            process.kill()
+        wait_until(writes_with(1), TIMEOUT, "a checkpoint of one node")
+        run.start(1)
+        wait_until(writes_with(2), TIMEOUT, "another checkpoint of both nodes")
+        assert run.codes() == [0, -signal.SIGKILL, 0], run.errors()
+    told = json.loads(run.out() or run.out(1))
+    # Of the last start of the command.
+    losses = [update["loss"] for update in told["metrics"]]
+    expected = test_elastic_ranks.plain_losses(steps)[-len(losses) :]
+    assert losses == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    assert [len(attempt["gpus"]) for attempt in told["attempts"]] == [2]
 
 
 OTHER_CLOCK = ("unshare", "--time", "--monotonic", "5000", "--fork", "--kill-child")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.scheduling.placement import Gpu, JobPlacement, Request, place
+from deeppool.scheduling.placement import Gpu, JobPlacement, Request, place, refill
 
 ROLES = ("foreground", "background")
 
@@ -105,3 +105,33 @@ FOUR = [Gpu(0, "a"), Gpu(1, "a"), Gpu(2, "a"), Gpu(3, "b")]
 )
 def test_placement_of_one_job(waiting, running, placed) -> None:
     assert place(waiting, running, FOUR) == tuple(placed)
+
+
+@given(situations(), st.data())
+def test_a_job_that_lost_gpus_keeps_the_others_and_gets_what_is_free_in_place_of_them(situation, data) -> None:
+    gpus, requests = situation
+    running = list(place(requests, [], gpus))
+    if not running:
+        return
+    job = data.draw(st.sampled_from(running))
+    lost = data.draw(st.sets(st.sampled_from(gpus)))
+    left = [gpu for gpu in gpus if gpu not in lost]
+    found = refill(job, len(job.gpus), running, left)
+    kept = {gpu.number for gpu in left} & {*job.gpus}
+    others = [placement for placement in running if placement != job]
+    check([*others, found], gpus)
+    assert kept <= {*found.gpus}
+    assert {*found.gpus} <= {gpu.number for gpu in left}
+    held = {gpu for placement in running if placement.role == job.role for gpu in placement.gpus}
+    free = {gpu.number for gpu in left} - held
+    assert len(found.gpus) == min(len(job.gpus), len(kept) + len(free))
+
+
+def test_a_refilled_job_fills_the_node_with_the_most_of_its_gpus_first() -> None:
+    gpus = [Gpu(number, f"node {number // 3}") for number in range(6)]
+    job = JobPlacement(1, "foreground", (0, 1, 2, 3, 4, 5))
+    assert refill(job, 6, [job], gpus) is job
+    assert refill(job, 6, [job], gpus[1:]).gpus == (3, 4, 5, 1, 2)
+    other = JobPlacement(2, "foreground", (6,))
+    spare = [*gpus[1:], Gpu(6, "node 1"), Gpu(7, "node 0")]
+    assert refill(job, 6, [job, other], spare).gpus == (1, 2, 7, 3, 4, 5)

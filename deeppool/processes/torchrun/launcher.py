@@ -5,7 +5,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +149,8 @@ class TorchrunLauncher:
             device: ``cpu`` or ``cuda``.
         """
         self._connections, self._address, self._device = connections, address, device
+        self.gpus = tuple(range(1 + len(connections)))
+        """torchrun's rank of each rank."""
         self._slots = [slot, *(connections[rank].slot for rank in sorted(connections))]
         self._folder = Path()
         self._store: TCPStore | None = None
@@ -160,6 +162,14 @@ class TorchrunLauncher:
             if find_kind(device).on_cores
             else len(self._slots)
         )
+
+    def available(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns torchrun's ranks whose process is connected; with any process torchrun ends all of its node."""
+        return (0, *(rank for rank in sorted(self._connections) if not self._connections[rank].lost))
+
+    def assign(self, gpus: Sequence[int]) -> None:
+        """Assigns the process of torchrun that starts each rank."""
+        self.gpus = tuple(gpus)
 
     def check(self, model: str, needed: int) -> None:
         """Raises RunError if a node has too few GPUs, or too little memory."""
@@ -190,8 +200,8 @@ class TorchrunLauncher:
 
     def worker_spec(self, rank: int) -> WorkerSpec:
         """Returns a rank's resources; between nodes each rank finds the interface that leads to the rendezvous."""
-        slot = self._slots[rank]
-        own = rank == 0 or self.one_node
+        slot = self._slots[self.gpus[rank]]
+        own = slot.rank == 0 or self.one_node
         return WorkerSpec(
             folder=str(self._folder) if own else slot.folder,
             rendezvous=(self._folder / "rendezvous").as_uri() if self._store is None else store_url(self._store),
@@ -202,6 +212,6 @@ class TorchrunLauncher:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """Starts a process here or through the rank's host server."""
-        if rank == 0:
+        if self.gpus[rank] == 0:
             return ManagedProcess(module, name, inbox, fork_server=fork_server())
-        return self._connections[rank].start(module, name, inbox)
+        return self._connections[self.gpus[rank]].start(module, name, inbox)

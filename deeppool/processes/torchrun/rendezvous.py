@@ -58,13 +58,18 @@ class WorkerGroup:
             "torchrun's port can start processes: keep its network private"
         )
 
-    def launcher(self, device: str, ranks: int) -> TorchrunLauncher:
+    def launcher(self, device: str, ranks: int, *, min_ranks: int | None = None) -> TorchrunLauncher:
         """Creates the launcher for the ranks of a plan.
+
+        Args:
+            device: ``cpu`` or ``cuda``.
+            ranks: number of ranks of the plan.
+            min_ranks: least number of processes; None: one for each rank of the plan.
 
         Raises:
             RunError: the plan is for more ranks, or fewer.
         """
-        if ranks != self.ranks:
+        if not (ranks if min_ranks is None else min_ranks) <= self.ranks <= ranks:
             raise RunError(
                 f"the plan is for {ranks} ranks, torchrun has started {self.ranks} processes "
                 f"(plan with --gpus {self.ranks}, or change --nnodes and --nproc-per-node)"
