@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from deeppool.device.find import find_device
 
-PROBE_SECONDS = 60.0
+PROBE_SECONDS = 120.0
 """Time limit for all processes to import torch, initialise their GPU and compute on it; a lost GPU may hang."""
 
 

@@ -37,11 +37,11 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
     figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="update", row=2, col=1)
-    ranks = f"{record.ranks} ranks{' at the end' if _changes(record) else ''}"
+    measured_with = f"{record.ranks} ranks{' at the end' if _changes(record) else ''}"
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, global batch {record.global_batch}",
-        subtitle=f"<b>measured</b> with {ranks} on {record.cores} cores of "
+        subtitle=f"<b>measured</b> with {measured_with} on {record.cores} cores of "
         f"{escape(record.device_name)}, {record.date[:10]}",
         plot_height=400,
         heading_height=0,

@@ -51,7 +51,7 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def send_to(clock: Any) -> float:
         node = Node(clock)
-        launcher = RayLauncher(1, [RaySlot(0, "machine", node)], "/")
+        launcher = RayLauncher(1, [RaySlot(0, "machine", node)], "/", reassign=list)
         launcher.start(0, "module", "rank 0").send("train", steps=1)
         (arguments,) = node.sent
         assert arguments["steps"] == 1

@@ -7,11 +7,12 @@ import pytest
 
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
-from deeppool.records.training_record import Metrics
+from deeppool.records.training_record import Attempt, Metrics
 from deeppool.runs.training_state import TrainingProgress, metrics_of
 from tests.figures.records import two_layer_plan
 
 NO_CHECKPOINTS = CheckpointFolder(path=None, every=100, keep=2, model="m", graph_fingerprint="f", global_batch=8)
+START = Attempt((0, 1), 0.1, ((2, 3), (1, 1)), 0, 0, None, "")
 
 
 def report(step: int, rank: int, loss: float = 0.0, seconds: float = 1.0, **more: object) -> dict:
@@ -29,11 +30,34 @@ def test_an_update_is_complete_when_every_rank_has_reported_it() -> None:
 
 def test_reports_and_metrics_after_the_checkpoint_are_dropped_on_resuming() -> None:
     progress = TrainingProgress(metrics=[Metrics(update, 1.0, 1.0, 8.0, None) for update in (1, 2, 3)])
+    progress.attempts.append(START)
     progress.add_report(report(4, 0), ranks=2)
     progress.resume(2)
     assert [metrics.update for metrics in progress.metrics] == [1, 2]
     # The other rank's report of the repeated update does not complete the one from before the fault.
     assert progress.add_report(report(4, 1), ranks=2) == []
+
+
+def test_each_attempt_has_its_updates_and_the_seconds_without_one_before_them() -> None:
+    progress = TrainingProgress()
+
+    def attempt(resumed: int, updates: range, since_last: float, ended: str) -> None:
+        progress.attempts.append(START)
+        progress.resume(resumed)
+        for update in updates:
+            progress.add_metrics(Metrics(update, 1.0, 1.0, 8.0, None), since_last)
+        progress.end_attempt(ended)
+
+    attempt(0, range(1, 4), 0.5, "rank 1 died")
+    attempt(2, range(3, 3), 0.0, "rank 0 died")
+    attempt(2, range(3, 6), 7.0, "")
+    assert [metrics.update for metrics in progress.metrics] == [1, 2, 3, 4, 5]
+    found = [(each.resumed_after, each.last_update, each.recovery, each.ended) for each in progress.attempts]
+    assert found == [(0, 3, None, "rank 1 died"), (2, 2, None, "rank 0 died"), (2, 5, 7.0, "")]
+    assert str(progress.attempts[1]) == (
+        "no update on GPUs 0,1; planned 100 ms an iteration, layers: 3 on 2, 1 on 1; rank 0 died"
+    )
+    assert str(progress.attempts[2]).startswith("updates 3 to 5 on GPUs 0,1, after 7 s without one; planned")
 
 
 def test_metrics_are_of_the_slowest_rank_and_the_whole_batch() -> None:
