@@ -40,7 +40,7 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     layout = theme.theme_layout(
         title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPUs: every efficient plan",
         subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
-        f"{found.optimality}; squares: data parallelism on so many GPUs",
+        f"{found.claim}; squares: data parallelism on so many GPUs",
         plot_height=300,
         heading_height=0,
         dark=dark,

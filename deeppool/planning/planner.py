@@ -205,6 +205,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         data_parallel_iteration_times=data_parallel_times(costs),
         points=tuple(points),
         optimality=efficient.optimality,
+        pareto_factor=efficient.pareto_factor,
         search_time=search_time,
         caveats=profile.caveats(layer.name for layer, far in zip(layers, costs.extrapolated[:, 0], strict=True) if far),
     )

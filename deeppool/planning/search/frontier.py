@@ -8,6 +8,7 @@ from typing import ClassVar
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.search.optimality import round_up
 from deeppool.units import format_bytes, format_seconds
 
 
@@ -56,11 +57,15 @@ class Frontier:
     """Searched counts, ascending."""
     data_parallel_iteration_times: tuple[float, ...] = ()
     """Seconds per GPU count with every layer on that many GPUs, as in a static partition of the cluster."""
+    pareto_factor: float | None = None
+    """Every plan has a point of at most so many times its iteration time and its GPU-seconds; None: not stated."""
 
     def __post_init__(self) -> None:
         counts, times = self.gpu_counts, self.data_parallel_iteration_times
         if not self.points:
             raise InvalidValueError("a frontier has a plan, got none")
+        if self.pareto_factor is not None and not 1 <= self.pareto_factor < math.inf:
+            raise InvalidValueError(f"pareto_factor is a number of at least 1, got {self.pareto_factor}")
         if len(counts) != len(times) or min((*counts, *times), default=1) <= 0:
             raise InvalidValueError(
                 f"gpu_counts and data_parallel_iteration_times must be as many, and positive, got {counts} and {times}"
@@ -71,6 +76,13 @@ class Frontier:
         """GPU-seconds of data parallelism per GPU count: all GPUs are held all the time."""
         times = self.data_parallel_iteration_times
         return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
+
+    @property
+    def claim(self) -> str:
+        """What is claimed of the points, in time alone, and in time and GPU-seconds together."""
+        if self.pareto_factor is None or self.optimality == "exact":
+            return self.optimality
+        return f"{self.optimality} in time, {round_up(self.pareto_factor):.3f} in time and GPU-seconds"
 
     @property
     def fitting(self) -> tuple[FrontierPoint, ...]:
@@ -106,7 +118,7 @@ class Frontier:
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
             f"{len(self.points)} efficient plans, from {format_seconds(first.iteration_time)} at amplification "
             f"{first.amplification:.2f} to {format_seconds(last.iteration_time)} at {last.amplification:.2f}; "
-            f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.optimality}"
+            f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.claim}"
         )
         if too_large:
             text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"

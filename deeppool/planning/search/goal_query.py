@@ -10,7 +10,8 @@ from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.search.efficient_plans import EfficientPlans, efficient_plans
-from deeppool.planning.search.optimality import certificate, optimality_factor
+from deeppool.planning.search.limited_costs import ROUNDING
+from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
@@ -62,15 +63,12 @@ def _values(goal: Goal, background: GoalBackground | None, costs: CostTable, tim
 def _most_throughput(background: GoalBackground, costs: CostTable, found: EfficientPlans, slowest: float) -> float:
     """Returns the cluster throughput that no plan within ``slowest`` seconds can exceed.
 
-    Any plan has a point with no more GPU-seconds that takes at most the frontier's factor longer. At the plan's own
-    time, that point's GPUs would leave as much to the background as the plan's.
+    Each plan has a corner of the bounds with no more seconds and no more GPU-seconds. At the plan's own time, the
+    corner's GPU-seconds would leave no less to the background.
     """
-    factor = optimality_factor(found.optimality)
-    near = found.time <= slowest * factor
-    time, work = found.time[near] / factor, found.work[near]
-    # Plans with fewer GPU-seconds than the last point have none.
-    if found.beyond is not None and found.beyond[0] <= slowest:
-        time, work = np.append(time, found.beyond[0]), np.append(work, found.beyond[1])
+    time, work = found.corners()
+    within = time <= slowest * (1 + ROUNDING)
+    time, work = time[within], work[within]
     # Per iteration: samples of the foreground, less those that its GPU-seconds cost the background.
     gained = costs.global_batch - work / background.sample_time
     throughput = np.where(gained > 0, gained / time, gained / slowest)

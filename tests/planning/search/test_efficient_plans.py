@@ -66,7 +66,13 @@ def check_frontier(problem):
         assert within.min(initial=math.inf) <= time * optimality_factor(found.optimality) * (1 + ROUNDING) or not len(
             within
         )
+    assert shortfall_in_both(points, every) <= found.pareto_factor * (1 + ROUNDING)
     return found
+
+
+def shortfall_in_both(points, every):
+    """Least factor within which each plan has a point, in both numbers."""
+    return max(min(max(point[0] / time, point[1] / work) for point in points) for time, work in every)
 
 
 @examples(60)

@@ -131,6 +131,12 @@ def shortfall(points, assignments):
     return worst
 
 
+def shortfall_in_both(points, assignments):
+    """Least factor within which each assignment has a point, in both numbers."""
+    ratios = points[:, None] / assignments
+    return ratios.max(axis=2).min(axis=0).max()
+
+
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
 def test_frontier_with_branches_is_every_efficient_assignment(shape):
     beside = 0
@@ -158,6 +164,7 @@ def test_a_frontier_of_bounds_states_its_factor(most, ratio, monkeypatch):
             found, points, assignments = points_and_assignments(small_problem(shape, number))
             worst = shortfall(points, assignments)
             assert worst <= factor(found.optimality) * (1 + ROUNDING)
+            assert shortfall_in_both(points, assignments) <= found.pareto_factor * (1 + ROUNDING)
             falls_short += worst > 1 + ROUNDING
     assert falls_short, "every efficient plan was found"
 

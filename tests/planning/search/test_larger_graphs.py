@@ -56,6 +56,8 @@ def test_no_point_of_a_larger_frontier_is_above_its_bound():
         assert (fastest_within(least, points[:, 1]) <= points[:, 0] * (1 + ROUNDING)).all()
         most = least[:, 0] * optimality_factor(found.optimality) * (1 + ROUNDING)
         assert (fastest_within(points, least[:, 1]) <= most).all()
+        in_both = (points[:, None] / least).max(axis=2).min(axis=0)
+        assert (in_both <= found.pareto_factor * (1 + ROUNDING)).all()
 
 
 def fastest_within(points, work):
