@@ -20,6 +20,17 @@
     figures.crossover(record)              jobs that cross over: computing and transfers of every rank
     figures.crossover_gain(comparisons)    its gain over other orders, by communication / computing
     figures.loss_over_time(trainings)      loss and accuracy of training modes under load imbalance, over time
+    figures.changes(comparison)            what changed between plans, runs or profiles, or from a run to its simulation
+    figures.network(cluster)               seconds of an all-reduce over its bytes: measured, and from the links
+    figures.roofline(sheet)                what a GPU's data sheet allows, by precision
+    figures.kernel_costs(calibration)      what kernels cost on a device
+    figures.steps(steps_to_accuracy)       steps to the target accuracy over the global batch
+    figures.workload(trace)                when the jobs of a trace arrive, and the GPUs they ask for
+    figures.job_progress(status)           jobs of a Ray cluster: progress, state, GPUs
+    figures.pairing(pairing)               groups of jobs that cross over: computing and communication
+    figures.collocated_gpus(simulated)     slowdown and harvest on each GPU of a plan with a background job
+    figures.telemetry(telemetry)           use of GPUs, cores and memory over time
+    figures.trials(trials)                 final losses of the configurations of one job
     figures.of(record)                     the default figure of any record
     figures.ways(record)                   ways to train one model: what each gains over the baseline
     figures.transfers(comparison)          an iteration by every method of sending gradients: computing and waiting
@@ -44,54 +55,76 @@ Every figure is a file of its name.
 from deeppool.figures.advice import advice
 from deeppool.figures.alternatives import alternatives
 from deeppool.figures.batch_curves import batch_curves
+from deeppool.figures.changes import changes
 from deeppool.figures.cluster import cluster
+from deeppool.figures.collocated_gpus import collocated_gpus
 from deeppool.figures.collocation import collocation
 from deeppool.figures.crossover import crossover
 from deeppool.figures.crossover_gain import crossover_gain
 from deeppool.figures.frontier import frontier
 from deeppool.figures.graph import graph
 from deeppool.figures.interference import interference
+from deeppool.figures.job_progress import job_progress
+from deeppool.figures.kernel_costs import kernel_costs
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.loss_over_time import loss_over_time
+from deeppool.figures.network import network
+from deeppool.figures.pairing import pairing
 from deeppool.figures.plan_graph import plan_graph
 from deeppool.figures.record_figure import of
+from deeppool.figures.roofline import roofline
 from deeppool.figures.scaling import scaling
 from deeppool.figures.schedule import schedule
+from deeppool.figures.steps import steps
 from deeppool.figures.strategies import strategies
+from deeppool.figures.telemetry import telemetry
 from deeppool.figures.throughput import throughput
 from deeppool.figures.timeline import timeline
 from deeppool.figures.trace import chrome_trace, write_trace
 from deeppool.figures.trade_off import trade_off
 from deeppool.figures.training import training
 from deeppool.figures.transfers import transfers
+from deeppool.figures.trials import trials
 from deeppool.figures.ways import ways
+from deeppool.figures.workload import workload
 
 __all__ = [
     "advice",
     "alternatives",
     "batch_curves",
+    "changes",
     "chrome_trace",
     "cluster",
+    "collocated_gpus",
     "collocation",
     "crossover",
     "crossover_gain",
     "frontier",
     "graph",
     "interference",
+    "job_progress",
+    "kernel_costs",
     "layers",
     "live",
     "loss_over_time",
+    "network",
     "of",
+    "pairing",
     "plan_graph",
+    "roofline",
     "scaling",
     "schedule",
+    "steps",
     "strategies",
+    "telemetry",
     "throughput",
     "timeline",
     "trade_off",
     "training",
     "transfers",
+    "trials",
     "ways",
+    "workload",
     "write_trace",
 ]

@@ -1,23 +1,20 @@
 """Live utilisation and memory of cores and GPUs in a notebook."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import ipywidgets
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from deeppool.figures import theme
+from deeppool.figures.telemetry import Lines, busy, memory
 from deeppool.telemetry import Sampler, Telemetry
 from deeppool.units import format_bytes
 from deeppool.widgets.panel import Panel
 
 SHOWN = 240
 """Number of newest samples displayed; all of them are sent to the page with each new one."""
-GIB = 2**30
-
-Lines = Mapping[str, Sequence[float | None]]
-"""Name → a value per sample."""
 
 
 class TelemetryPanel(Panel):
@@ -42,7 +39,7 @@ class TelemetryPanel(Panel):
         telemetry = self.sampler.telemetry()
         self.status.value = describe(telemetry)
         with self.figure.batch_update():
-            for column, lines in enumerate((busy(telemetry), memory(telemetry)), start=1):
+            for column, lines in enumerate((busy(telemetry, SHOWN), memory(telemetry, SHOWN)), start=1):
                 _draw_lines(self.figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
 
     def _recolour(self) -> None:
@@ -62,33 +59,6 @@ def _axes(*, dark: bool) -> go.Figure:
     figure.update_yaxes(range=[0, 104], col=1)
     figure.update_yaxes(rangemode="tozero", col=2)
     return figure
-
-
-def busy(telemetry: Telemetry) -> Lines:
-    """Returns the utilisation in percent of each GPU, of its multiprocessors if measured, and of each core."""
-    samples = telemetry.samples[-SHOWN:]
-    lines: dict[str, Sequence[float | None]] = {}
-    for index in range(len(telemetry.gpus)):
-        gpus = [sample.gpus[index] for sample in samples]
-        lines[f"GPU {index}"] = [_percent(gpu.utilisation) for gpu in gpus]
-        if any(gpu.sm_activity is not None for gpu in gpus):
-            lines[f"GPU {index}, multiprocessors"] = [_percent(gpu.sm_activity) for gpu in gpus]
-    for index, core in enumerate(telemetry.cores):
-        lines[f"core {core}"] = [_percent(sample.cores[index]) for sample in samples]
-    return lines
-
-
-def memory(telemetry: Telemetry) -> Lines:
-    """Returns the GiB used on each GPU and by the processes of the run, and GiB available on the machine."""
-    samples = telemetry.samples[-SHOWN:]
-    lines: dict[str, Sequence[float | None]] = {}
-    for index in range(len(telemetry.gpus)):
-        lines[f"GPU {index}"] = [
-            None if (used := sample.gpus[index].memory) is None else used / GIB for sample in samples
-        ]
-    lines["this run"] = [sum(process.memory for process in sample.processes) / GIB for sample in samples]
-    lines["available"] = [sample.memory_available / GIB for sample in samples]
-    return lines
 
 
 def describe(telemetry: Telemetry) -> str:
@@ -116,7 +86,3 @@ def _draw_lines(figure: go.FigureWidget, lines: Lines, times: Sequence[float], c
             drawn[name].x, drawn[name].y = times, values
         else:
             figure.add_scatter(name=name, x=times, y=values, mode="lines", row=1, col=column)
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

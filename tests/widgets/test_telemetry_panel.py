@@ -1,9 +1,10 @@
 """The panel's arithmetic, and the panel itself without a browser."""
 
 from deeppool import widgets
+from deeppool.figures.telemetry import GIB, busy, memory
 from deeppool.telemetry.record import GpuSample, ProcessSample, Sample, Telemetry
 from deeppool.telemetry.sampler import Sampler
-from deeppool.widgets.telemetry_panel import GIB, SHOWN, busy, describe, memory
+from deeppool.widgets.telemetry_panel import SHOWN, describe
 from tests.telemetry.test_sampler import Seen
 
 
@@ -17,11 +18,11 @@ def telemetry(count: int = 2, gpu_problem: str | None = None) -> Telemetry:
 
 def test_lines_of_gpus_and_cores() -> None:
     assert busy(telemetry()) == {"GPU 0": [90, 90], "GPU 0, multiprocessors": [40, 40], "core 1": [50, 50]}
-    assert memory(telemetry()) == {"GPU 0": [2, 2], "this run": [2, 2], "available": [3, 3]}
+    assert memory(telemetry()) == {"GPU 0, memory": [2, 2], "this run": [2, 2], "available": [3, 3]}
 
 
 def test_only_the_newest_samples_are_drawn() -> None:
-    assert {len(line) for line in busy(telemetry(SHOWN + 5)).values()} == {SHOWN}
+    assert {len(line) for line in busy(telemetry(SHOWN + 5), SHOWN).values()} == {SHOWN}
 
 
 def test_words_name_the_problem_or_the_power_and_the_busiest_process_first() -> None:

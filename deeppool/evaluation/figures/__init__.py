@@ -13,6 +13,7 @@ figures.tick_tock(runs, …)        throughput by memory, in one wave and in two
 figures.wave_efficiency(curves)   speed-up of N waves of model parallelism, divided by N (wavelet)
 figures.transfer_gains(compared)  iterations by other methods of sending gradients, over Caramel's (caramel)
 figures.printed(figure, …)        lines for what a paper prints
+nights                            figures of the records of nights and evaluations: what ran, moved, is near the paper
 """
 
 from deeppool.evaluation.figures.ladder import ladder, stream_ladder

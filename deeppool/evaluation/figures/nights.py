@@ -1,0 +1,106 @@
+"""Nightly runs and evaluations: what ran, what moved, and how near a paper's numbers are."""
+
+import re
+
+import plotly.graph_objects as go
+
+from deeppool.evaluation.entries import Number
+from deeppool.evaluation.nightly_record import NightlyRun
+from deeppool.evaluation.record import Evaluation
+from deeppool.evaluation.regression_report import RegressionReport
+from deeppool.figures import theme
+from deeppool.figures.arguments import require
+from deeppool.figures.changes import Change, draw_changes
+from deeppool.figures.formatting import escape, time_unit
+
+
+def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
+    """Draws how long each notebook of a night took, coloured by how it ended."""
+    require(record, NightlyRun, "night")
+    unit = time_unit(max((outcome.seconds for outcome in record.outcomes), default=0.0))
+    rows = {outcome.name: row for row, outcome in enumerate(record.outcomes)}
+    figure = go.Figure()
+    colours = {"done": theme.BLUE, "failed": theme.VERMILLION, "not run": theme.neutral(dark=dark)}
+    for state, colour in colours.items():
+        found = [outcome for outcome in record.outcomes if outcome.state == state]
+        if found:
+            figure.add_bar(
+                orientation="h",
+                name=state,
+                y=[rows[outcome.name] for outcome in found],
+                x=[unit.of(outcome.seconds) for outcome in found],
+                marker_color=colour,
+                text=[_checks(outcome.checks) or escape(outcome.problem[:60]) for outcome in found],
+                hovertext=[escape(f"{outcome.title}: {outcome.problem or state}") for outcome in found],
+                hoverinfo="text",
+            )
+    figure.update_layout(barmode="overlay", showlegend=True)
+    figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=list(rows.values()),
+        ticktext=[escape(name) for name in rows],
+        range=[max(len(rows), 1) - 0.5, -0.5],
+        showgrid=False,
+    )
+    return theme.apply_theme(
+        figure,
+        title=f"Night {escape(record.name)}: {_count(len(rows), 'notebook')}, {escape(record.preset)}",
+        subtitle=f"<b>measured</b> on {escape(record.device)}, {escape(record.started)}",
+        plot_height=max(120, 26 * len(rows)),
+        heading_height=0,
+        dark=dark,
+    )
+
+
+def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
+    """Draws the numbers of a night that changed beyond noise, with the range of noise."""
+    require(record, RegressionReport, "moved")
+    rows = [
+        Change(
+            f"{number.notebook}: {number.name}",
+            100 * number.change,
+            f"usually {number.usual:.4g}, now {number.value:.4g} {number.unit}, {number.basis}",
+            100 * number.band / abs(number.usual),
+        )
+        for number in record.moved
+        if number.change is not None and number.usual
+    ]
+    failed = f"; {_count(len(record.broken), 'notebook')} failed" if record.broken else ""
+    subtitle = (
+        f"{len(record.moved)} of {record.judged} numbers moved, {len(record.unmet)} of {record.checks} checks do not "
+        f"hold{failed}; against {len(record.compared)} nights on {escape(record.device)}"
+    )
+    return draw_changes(rows, f"Night {record.night}: what moved", subtitle, "change from usual (%)", dark=dark)
+
+
+def against_paper(record: Evaluation, *, dark: bool = False) -> go.Figure:
+    """Draws how far each number is from the paper's, with the paper's range where it prints one."""
+    require(record, Evaluation, "against_paper")
+    rows = [row for number in record.numbers if (row := _against_paper(number)) is not None]
+    held = sum(check.holds is True for check in record.checks)
+    subtitle = (
+        f"{len(rows)} of {len(record.numbers)} numbers have the paper's beside them; {held} of {len(record.checks)} "
+        f"checks hold; {escape(record.device)}, {escape(record.date)}"
+    )
+    return draw_changes(
+        rows, record.title, subtitle, "here over the paper's (%)", range_name="the paper's range", dark=dark
+    )
+
+
+def _against_paper(number: Number) -> Change | None:
+    """Compares with the middle of the numbers that the paper prints; None without one."""
+    printed = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", str(number.paper or ""))]
+    if not printed or not (middle := (min(printed) + max(printed)) / 2):
+        return None
+    values = f"paper {number.paper} {number.unit}, here {number.value:.4g} {number.unit}, {number.basis}"
+    width = 100 * (max(printed) - min(printed)) / 2 / middle
+    return Change(number.name, 100 * (number.value / middle - 1), values, width or None)
+
+
+def _checks(checks: tuple[object, ...]) -> str:
+    held = sum(getattr(check, "holds", None) is True for check in checks)
+    return f"{held} of {len(checks)} checks hold" if checks else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

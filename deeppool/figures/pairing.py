@@ -1,0 +1,69 @@
+"""Groups of jobs that cross over: what each computes and sends in a step, and what the group takes."""
+
+import plotly.graph_objects as go
+
+from deeppool.figures import theme
+from deeppool.figures.arguments import require
+from deeppool.figures.formatting import escape, time_unit
+from deeppool.interleaving.crossover.pairing import Pairing, group_time
+from deeppool.units import format_bytes, format_seconds
+
+
+def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
+    """Draws computing and communication of each job, by groups, with a mark where the group's round ends.
+
+    Args:
+        record: groups of jobs.
+        dark: whether the page is dark.
+
+    Raises:
+        InvalidValueError: not a pairing.
+    """
+    require(record, Pairing, "pairing")
+    jobs = [(number, job) for number, group in enumerate(record.groups, start=1) for job in group]
+    unit = time_unit(max(job.compute + job.communication for _, job in jobs))
+    rows = list(range(len(jobs)))
+    figure = go.Figure()
+    for name, kind, seconds in (
+        ("computing", "forward", [job.compute for _, job in jobs]),
+        ("communication", "sync", [job.communication for _, job in jobs]),
+    ):
+        figure.add_bar(
+            orientation="h",
+            name=name,
+            y=rows,
+            x=[unit.of(value) for value in seconds],
+            marker_color=theme.colour("forward" if kind == "forward" else "sync", dark=dark),
+            hovertext=[
+                f"{escape(job.name)}, {name}: {format_seconds(value)}<br>{format_bytes(job.memory)} on a rank"
+                f"<br>{escape(job.source)}"
+                for (_, job), value in zip(jobs, seconds, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    ends = [unit.of(group_time(record.groups[number - 1])) for number, _ in jobs]
+    figure.add_scatter(
+        name="round of the group",
+        mode="markers",
+        y=rows,
+        x=ends,
+        marker={"symbol": "line-ns-open", "size": 20, "line": {"width": 2.5}, "color": theme.ink(dark=dark)},
+        hovertemplate="one step of every job of the group: %{x:.4g} " + unit.name + "<extra></extra>",
+    )
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=rows,
+        ticktext=[f"group {number}: {escape(job.name)}" for number, job in jobs],
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+    )
+    return theme.apply_theme(
+        figure,
+        title=f"{len(jobs)} jobs in {len(record.groups)} group{'s' * (len(record.groups) != 1)}",
+        subtitle=f"<b>predicted</b>: a step of each takes {format_seconds(record.round_time)} crossed over, "
+        f"{format_seconds(record.data_parallel)} by DDP one after the other",
+        plot_height=max(160, 34 * len(rows)),
+        heading_height=0,
+        dark=dark,
+    )
