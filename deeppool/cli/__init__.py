@@ -13,6 +13,7 @@ inputs      reads profiles and plans
 options     options of several commands
 output      prints records and progress
 out_of_memory  this process has no memory left
+internal_errors  an exception that no command expects
 interrupts  Ctrl-C, SIGTERM and a closed terminal
 sharing     what frontier --background takes and prints
 torchrun    a command under torchrun: rank 0 prints, the others serve it
@@ -34,6 +35,7 @@ from deeppool.cli.estimate import estimate
 from deeppool.cli.explain import explain
 from deeppool.cli.import_trace import import_trace
 from deeppool.cli.interference import interference
+from deeppool.cli.internal_errors import report_internal_error
 from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
@@ -103,15 +105,17 @@ def options(
 
 
 def main() -> None:
-    """Runs a command; a DeeppoolError, an interrupt, or no disk or memory is reported in one line, with exit code 1."""
+    """Runs a command; any error, an interrupt, or no disk or memory is reported in one line, with exit code 1."""
     handle_interrupts()
     try:
         try:
             app()
         except Exception as error:
-            if isinstance(error, DeeppoolError) or not ran_out_of_memory(error):
+            if isinstance(error, DeeppoolError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
                 raise
-            raise RunError("this process ran out of memory (free some, or raise its limit: ulimit -v)") from error
+            if ran_out_of_memory(error):
+                raise RunError("this process ran out of memory (free some, or raise its limit: ulimit -v)") from error
+            raise RunError(report_internal_error(error)) from error
         finally:
             sys.stdout.flush()
     except DeeppoolError as error:
@@ -119,8 +123,6 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         # Files have errors of their own: what is left is standard output.
-        if error.errno != errno.ENOSPC:
-            raise
         print(f"error: cannot print the result: {error.strerror} (print it to another disk)", file=sys.stderr)
         # At its end the interpreter flushes again.
         sys.stdout = sys.stderr

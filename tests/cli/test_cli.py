@@ -16,7 +16,6 @@ from deeppool.base import serialization
 from deeppool.cli import app, main
 from deeppool.cluster.cluster import find_cluster
 from deeppool.device.datasheet import GPUS
-from deeppool.errors import DeeppoolError
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.units import format_seconds
 from tests.figures.records import two_layer_plan
@@ -246,12 +245,17 @@ def test_the_process_reports_an_error_as_main_does(tmp_path: Path) -> None:
     assert done.stderr == f"error: cannot read {tmp_path / 'absent.json'}: No such file or directory (check the path)\n"
 
 
-def test_only_our_own_errors_are_reported_in_one_line(deeppool: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug keeps its traceback."""
+def test_a_defect_is_reported_in_one_line_that_names_its_traceback(
+    deeppool: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("deeppool.device.environment.environment", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        deeppool("env")
-    assert not issubclass(ZeroDivisionError, DeeppoolError)
+    outcome = deeppool("env")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ZeroDivisionError in test_cli.py, line ")
+    (kept,) = tmp_path.glob("deeppool-traceback-*.txt")
+    assert str(kept) in outcome.err
+    assert "ZeroDivisionError: division by zero" in kept.read_text()
 
 
 # -- help -------------------------------------------------------------------------------------------
