@@ -7,7 +7,7 @@ the variation between two starts of the same run.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from deeppool.errors import InvalidValueError
@@ -15,8 +15,8 @@ from deeppool.errors import InvalidValueError
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
 _NORMAL = 2.0
-MOST_REPETITIONS = 100_000
 """Half width of a 95 % interval in standard errors for more degrees of freedom, accurate to 6 %."""
+MOST_REPETITIONS = 100_000
 
 
 def confidence_half_width(without: Callable[[range], float | None], rounds: int, together: int = 1) -> float | None:
@@ -48,6 +48,17 @@ def check_repetitions(repetitions: int) -> None:
     """Raises InvalidValueError unless something was measured, and not more often than anybody would."""
     if not 1 <= repetitions <= MOST_REPETITIONS:
         raise InvalidValueError(f"repetitions must be within 1…{MOST_REPETITIONS}, got {repetitions}")
+
+
+def check_rounds(rounds: Mapping[str, Sequence[float]], repetitions: int) -> None:
+    """Raises InvalidValueError unless every way has rounds of positive times, as many from each repetition."""
+    check_repetitions(repetitions)
+    for name, seconds in rounds.items():
+        if len(seconds) < repetitions or len(seconds) % repetitions or min(seconds) <= 0:
+            raise InvalidValueError(
+                f"'{name}' needs as many rounds of positive times from each of {repetitions} repetitions, got "
+                f"{len(seconds)} rounds, the shortest of {min(seconds, default=0.0):g} s"
+            )
 
 
 def median_ratio(over: Sequence[float], ours: Sequence[float], repetitions: int) -> tuple[float, float | None]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
-from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_rounds, format_ratio, median_ratio
 from deeppool.units import format_seconds
 
 
@@ -58,7 +58,7 @@ class MeasuredWays:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
-        check_repetitions(self.repetitions)
+        check_rounds({way.name: way.seconds for way in self.ways}, self.repetitions)
 
     def way(self, name: str) -> MeasuredWay:
         """Returns a way.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.crossover.record import CrossoverSpan
+from deeppool.interleaving.crossover.record import CrossoverSpan, check_spans
 from deeppool.interleaving.crossover.round_time import JobCosts
-from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_rounds, format_ratio, median_ratio
 from deeppool.units import format_seconds
 
 CROSSOVER, SEQUENTIAL, DATA_PARALLEL, SHIFTED = "crossover", "one after the other", "data parallel", "shifted"
@@ -24,10 +24,6 @@ class OrderTimes:
     """Of each round, on its slowest rank."""
     predicted: float | None
     """By formula, from the measured costs; None: there is no formula."""
-
-    def __post_init__(self) -> None:
-        if not self.seconds or min(self.seconds) <= 0:
-            raise InvalidValueError(f"rounds in the order {self.order} must take some time, got {self.seconds} s")
 
     @property
     def median(self) -> float:
@@ -55,7 +51,10 @@ class CrossoverComparison:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
-        check_repetitions(self.repetitions)
+        check_rounds({times.order: times.seconds for times in self.orders}, self.repetitions)
+        check_spans(self.spans, self.ranks)
+        if CROSSOVER not in (orders := [times.order for times in self.orders]):
+            raise InvalidValueError(f"a comparison has the order '{CROSSOVER}', got {orders}")
 
     def times(self, order: str) -> OrderTimes:
         """Returns the times of an order.

@@ -1,9 +1,11 @@
 """Records of jobs that crossed over: the training, its jobs, and what the ranks and the link did meanwhile."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
     crossover_round_time,
@@ -59,6 +61,13 @@ class CrossoverJob:
         return f"{self.name}: {self.updates} updates of batch {self.global_batch}{loss}{costs}{kept}"
 
 
+def check_spans(spans: Sequence[CrossoverSpan], ranks: int) -> None:
+    """Raises InvalidValueError unless the spans are of all ranks, or there are none."""
+    seen = {span.rank for span in spans}
+    if seen and (min(seen) < 0 or len(seen) != ranks or max(seen) >= ranks):
+        raise InvalidValueError(f"spans must be of ranks 0…{ranks - 1}, got {sorted(seen)[:9]}")
+
+
 @dataclass(frozen=True, slots=True)
 class CrossoverRecord:
     """Record of a training of jobs that crossed over."""
@@ -79,6 +88,9 @@ class CrossoverRecord:
     """Round time predicted before the training, from the jobs measured alone; None where they were not."""
     date: str
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        check_spans(self.spans, self.ranks)
 
     @property
     def round_time(self) -> float | None:

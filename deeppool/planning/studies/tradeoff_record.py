@@ -135,10 +135,11 @@ class SharedCluster:
     search_time: float
 
     def __post_init__(self) -> None:
-        if self.gpus < 1 or self.background_sample_time <= 0 or not self.points:
+        ways = len(self.points), len(self.data_parallel_partitions), len(self.burst_parallel_partitions)
+        if self.gpus < 1 or self.background_sample_time <= 0 or not min(ways):
             raise InvalidValueError(
                 f"a shared cluster has GPUs, a background and ways to share it, got {self.gpus} GPUs, "
-                f"{self.background_sample_time:g} s a sample and {len(self.points)} ways"
+                f"{self.background_sample_time:g} s a sample and {ways} ways (points and both kinds of partitions)"
             )
 
     @property
