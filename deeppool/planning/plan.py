@@ -115,8 +115,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.inputs:
             object.__setattr__(self, "inputs", (Input("", self.input_shape),))
-        if not 1 <= self.gpus <= self.cluster.gpus:
-            raise InvalidValueError(f"gpus must be within 1…{self.cluster.gpus}, as its cluster has, got {self.gpus}")
+        if not 1 <= self.gpus <= MAXIMUM_GPUS:
+            raise InvalidValueError(f"gpus must be within 1…{MAXIMUM_GPUS}, got {self.gpus}")
         # A deep model has few distinct sets, and on a thousand GPUs they are long.
         valid = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for index, layer in enumerate(self.layers):
