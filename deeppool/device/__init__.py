@@ -9,6 +9,7 @@ kinds           facts of a kind of device
 probe           the GPUs of this machine that compute
 environment     description of this machine
 cpu             cores, pinning, priorities of the operating system
+profiler_ranges named ranges for torch's profiler and NVTX
 threads         the threads with which torch computes on the CPU
 control_group   a core divided by weight
 heap            memory that a training frees, and its process keeps

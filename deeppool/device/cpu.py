@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deeppool.base.sharing import Priority
 from deeppool.device.clock import WALL, Clock
 from deeppool.device.heap import keep_memory, share_heap
+from deeppool.device.profiler_ranges import record_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.device.transfer import DirectTransfer
 from deeppool.errors import InvalidValueError
@@ -106,6 +107,10 @@ class CpuDevice:
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device cpu (use fp32, bf16 or fp16)")
         return nullcontext()
+
+    def named_range(self, name: str) -> AbstractContextManager[object]:
+        """Encloses work in a range of torch's profiler."""
+        return record_range(name)
 
     def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
         """Returns the tensors as they are."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deeppool.device.clock import WALL, Clock
 from deeppool.device.cpu import pin_to_cores, usable_cores
 from deeppool.device.numa import cores_beside, pci_address
+from deeppool.device.profiler_ranges import nvtx_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.device.transfer import DirectTransfer
 from deeppool.errors import DeviceUnavailableError
@@ -216,6 +217,10 @@ class CudaDevice:
         finally:
             for backend, setting in zip(backends, before, strict=True):
                 backend.fp32_precision = setting
+
+    def named_range(self, name: str) -> AbstractContextManager[object]:
+        """Encloses launches in a range of NVTX and of torch's profiler."""
+        return nvtx_range(name)
 
     def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
         """Returns the tensors as they are."""

@@ -156,6 +156,10 @@ class Device(Protocol):
         """
         ...
 
+    def named_range(self, name: str) -> AbstractContextManager[object]:
+        """Encloses work that is launched in a range of this name, for a profiler that the user has started."""
+        ...
+
     def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> TransferBuffers:
         """Returns the tensors of a communication on the current stream as the library of collectives takes them."""
         ...

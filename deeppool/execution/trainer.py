@@ -265,7 +265,8 @@ class Trainer:
         self.communicator.enter(kind, stage)
         started = self.clock.now()
         self.doing = (kind, stage, time.perf_counter())
-        yield
+        with self.device.named_range(kind if name == kind else f"{kind} {name}"):
+            yield
         met = self.communicator.leave(kind, stage)
         self.doing, ended = None, self.clock.now()
         self.recorded.append((kind, stage, name, started, ended, met))

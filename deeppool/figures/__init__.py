@@ -1,4 +1,4 @@
-"""Plotly figures of records; no function displays or writes a figure, except ``write_trace``.
+"""Plotly figures of records; no function displays or writes a figure, but those named write.
 
     figures.graph(graph, profile)          the layer graph, coloured by time, parameters or memory
     figures.batch_curves(profile, layers)  layer times over the per-GPU batch: measured, interpolated, extrapolated
@@ -37,6 +37,7 @@
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy
     figures.write_trace(path, timeline)    the timeline as a trace file for https://ui.perfetto.dev
+    figures.write_model_explorer(path, plan)   the plan's graph and node data for Google's Model Explorer
 
 theme           one colour per span kind, the light and dark templates
 formatting      provenance, units, GPU ranges and shortened names
@@ -45,6 +46,7 @@ graph_canvas    a drawn graph in pixels: nodes, edges and labels
 graph_layout    positions of layers in a drawn graph
 module_groups   consecutive layers of one module as one node
 timeline_rows   rows and panels of a timeline
+model_explorer  write_model_explorer: a plan in the formats of Google's Model Explorer
 record_figure   the default figure of any record
 record_view     one record, or two compared, as a figure and a text
 record_page     records as an HTML page
@@ -69,6 +71,7 @@ from deeppool.figures.kernel_costs import kernel_costs
 from deeppool.figures.layers import layers
 from deeppool.figures.live import live
 from deeppool.figures.loss_over_time import loss_over_time
+from deeppool.figures.model_explorer import write_model_explorer
 from deeppool.figures.network import network
 from deeppool.figures.pairing import pairing
 from deeppool.figures.plan_graph import plan_graph
@@ -126,5 +129,6 @@ __all__ = [
     "trials",
     "ways",
     "workload",
+    "write_model_explorer",
     "write_trace",
 ]

@@ -5,6 +5,7 @@ step            TrainingStep: compute, start_sync, finish_sync, update
 value_flow      values between parts, and their gradients
 gradient_sum    the sum of gradients over ranks
 segment_run     forward and backward of a part of the model
+layer_ranges    the same layer by layer, while a profiler records
 graph_replay    the same as graphs of the device
 bucket          buckets of parameters, and the announcement of complete ones
 update          optimizer, clipping, loss scale and schedule

@@ -9,8 +9,10 @@ from typing import Protocol
 import torch
 from torch import fx
 
+from deeppool.device.profiler_ranges import profiler_on
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.extract import Segment
+from deeppool.training.layer_ranges import LayerRanges
 from deeppool.training.precision import autocast
 
 
@@ -52,7 +54,8 @@ class SegmentRun:
             for node, value in zip(self.segment.inputs, inputs, strict=True)
         }
         with autocast(self._device.type, self._precision):
-            self.outputs = self.segment.module(self._batch, *self._leaves.values())
+            run = LayerRanges(self.segment.module).run if profiler_on() else self.segment.module
+            self.outputs = run(self._batch, *self._leaves.values())
         return {node: value.detach() for node, value in zip(self.segment.outputs, self.outputs, strict=True)}
 
     def backward(self, gradients: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, torch.Tensor]:

@@ -17,6 +17,7 @@ from deeppool.device.emulated.runtime import DeviceRuntime, DeviceStream
 from deeppool.device.emulated.scheduler import Event, Scheduler
 from deeppool.device.emulated.virtual_scheduler import HARDWARE_QUEUES, VirtualScheduler
 from deeppool.device.heap import keep_memory
+from deeppool.device.profiler_ranges import record_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
 from deeppool.errors import InvalidValueError
 
@@ -125,6 +126,10 @@ class EmulatedDevice:
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device emulated (use fp32, bf16 or fp16)")
         return nullcontext()
+
+    def named_range(self, name: str) -> AbstractContextManager[object]:
+        """Encloses work in a range of torch's profiler."""
+        return record_range(name)
 
     def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> HostTransfer:
         """Waits for the current stream, and returns the tensors in the memory of the host."""

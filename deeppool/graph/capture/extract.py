@@ -13,6 +13,9 @@ from deeppool.graph.capture.grouping import is_tensor
 from deeppool.graph.capture.index_ranges import value_count
 from deeppool.graph.capture.regions import surround_by_autocast
 
+LAYER = "deeppool_layer"
+"""Key of a node's metadata: the name of its layer, for the ranges of profilers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -31,7 +34,8 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
 
     The batch is an argument, because the model may read it from a tensor outside the segment.
     """
-    chosen = [node for layer in sorted(layers) for node in captured.nodes[layer]]
+    layer_of = {node: captured.graph.layers[layer].name for layer in sorted(layers) for node in captured.nodes[layer]}
+    chosen = list(layer_of)
     position = {node: index for index, node in enumerate(captured.program.graph.nodes)}
     chosen.sort(key=position.__getitem__)
     inside = set(chosen)
@@ -50,7 +54,7 @@ def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
         return copies[node]
 
     for node in chosen:
-        copy(node)
+        copy(node).meta[LAYER] = layer_of[node]
     outputs = [node for node in chosen if any(user not in inside for user in node.users)]
     graph.output(tuple(copies[node] for node in outputs))
     surround_by_autocast(graph)
