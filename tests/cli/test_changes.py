@@ -113,6 +113,20 @@ def test_explain_of_a_layer_prices_every_count(files: Path) -> None:
     assert "the plan's" in outcome.stdout
 
 
+def test_explain_writes_a_plan_for_model_explorer(files: Path, tmp_path: Path) -> None:
+    outcome = command("explain", files / "plan.json", "--model-explorer", tmp_path / "graph.json")
+    assert [Path(name).name for name in outcome.stderr.strip().removeprefix("wrote ").split(", ")] == [
+        "graph.json",
+        "graph.gpus.json",
+        "graph.amplification.json",
+        "graph.time.json",
+    ]
+    counts = json.loads((tmp_path / "graph.gpus.json").read_text())
+    (results,) = [data["results"] for data in counts.values()]
+    plan = json.loads((files / "plan.json").read_text())
+    assert [each["value"] for each in results.values()] == [layer["gpu_count"] for layer in plan["layers"]]
+
+
 def test_explain_json_prices_every_count_as_the_plans_own_json_does(files: Path) -> None:
     plan = json.loads(
         command(
