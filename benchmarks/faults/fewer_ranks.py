@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from torch.utils.data import TensorDataset
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.device.cpu import usable_cores
+from deeppool.planning.plan import Plan
 
 EARLIEST, LATEST = 1.0, 3.0
 """When the GPU is lost, in seconds after the first update."""
@@ -128,6 +129,14 @@ def resnet18_job() -> dp.TrainingJob:
     )
 
 
+def burst(plan: Plan) -> Plan:
+    """Returns a plan with the first half of the layers on both GPUs, and the others on one."""
+    half = len(plan.layers) // 2
+    gpus = [(0, 1) if number < half else (0,) for number in range(len(plan.layers))]
+    layers = [replace(layer, gpus=own, gpu_count=len(own)) for layer, own in zip(plan.layers, gpus, strict=True)]
+    return replace(plan, layers=tuple(layers))
+
+
 def kept(event: Event) -> float:
     """Share of the time that is kept with a loss and a return every :data:`INTERVAL` seconds."""
     return 1 - (event.to_fewer + event.repeating + event.to_all) / INTERVAL
@@ -145,7 +154,7 @@ def main() -> None:
     # About half a second of updates between two checkpoints.
     job, batch, every = (small_job(), 4, 100) if arguments.model == "small" else (resnet18_job(), 8, 5)
     profile = dp.profile(job.capture(), device="cpu", batch_sizes=[batch // 2, batch])
-    plan = dp.plan(profile, dp.find_cluster("loopback", 2), batch)
+    plan = burst(dp.plan(profile, dp.find_cluster("loopback", 2), batch))
     events = []
     for number in range(arguments.events):
         watch = Watch(cores, random.Random(f"{arguments.seed} {number}").uniform(EARLIEST, LATEST))

@@ -6,7 +6,6 @@ clock           the time of the threads that launch
 transfer        tensors as the library of collectives takes them
 host_buffer     host memory through which tensors pass to code that knows only the host's
 kinds           facts of a kind of device
-probe           the GPUs of this machine that compute
 environment     description of this machine
 cpu             cores, pinning, priorities of the operating system
 profiler_ranges named ranges for torch's profiler and NVTX

@@ -4,6 +4,7 @@ managed_process      a process that takes commands and answers, as JSON lines
 fork_server          the process that imports torch once and forks workers
 fork_server_client   starts a fork server and requests processes from it
 launcher             where the ranks of a run start; LocalLauncher for this machine
+gpu_probe            the GPUs of this machine that compute
 rank_group           all ranks of a run, started and commanded together
 heartbeat            reports the current activity of a rank every second
 hang_detector        finds the rank that no longer makes progress

@@ -8,9 +8,9 @@ from typing import Protocol
 from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
 from deeppool.device.kinds import find_kind
-from deeppool.device.probe import computing_gpus
 from deeppool.errors import RunError
 from deeppool.processes.fork_server_client import fork_server
+from deeppool.processes.gpu_probe import computing_gpus
 from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from deeppool.units import format_bytes
 

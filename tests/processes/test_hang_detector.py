@@ -191,3 +191,20 @@ def test_a_refusal_is_reported_as_it_is_and_is_final() -> None:
 def test_an_end_without_a_message_is_the_root_cause_with_any_exit_code() -> None:
     error = attribute((None, 0, None), {"rank 0": LOST}, "ended with exit code 0")
     assert str(error).startswith("rank 1 ended with exit code 0 while it trained")
+
+
+def test_the_error_has_the_rank_that_is_to_blame_if_it_is_one() -> None:
+    assert attribute((1, None, -9), {"rank 0": LOST}).rank == 2
+    assert attribute((1, 1, None), {"rank 0": LOST, "rank 1": LOST}).rank is None
+    assert attribute((None, None, None), {"rank 1": failed("refusal", "cannot write x")}).rank == 1
+
+    def hung(heartbeats: dict[str, dict]) -> RankFailedError:
+        detector = make_detector()
+        beat(detector, heartbeats, 22)
+        error = detector.hung(TIMEOUT, RENDEZVOUS_TIMEOUT, (), "while it trained")
+        assert error is not None
+        return error
+
+    assert hung(STUCK).rank == 1
+    assert hung({name: {**content, "waits": False} for name, content in STUCK.items()}).rank is None
+    assert hung({name: {**content, "waits": True} for name, content in STUCK.items()}).rank is None
