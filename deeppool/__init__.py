@@ -12,7 +12,7 @@ its own row; ``|`` separates packages that do not import each other (tests/test_
 
     surfaces     widgets < evaluation < cli
     views        figures
-    runs         advice | runs < coordinator
+    runs         adapters | advice | runs < coordinator
     systems      simulation | execution < collocation < interleaving
     decisions    planning < scheduling
     facts        graph < training < collectives < profiling < costs

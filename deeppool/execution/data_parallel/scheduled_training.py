@@ -102,7 +102,7 @@ class ScheduledTraining:
     def step(self) -> None:
         """Updates the parameters from the gradients of the last backward, or leaves that to the next forward."""
         if self._run is None or self._summed:
-            self._sum()
+            self.sum_gradients()
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         else:
@@ -166,7 +166,7 @@ class ScheduledTraining:
         Returns:
             The norm of all gradients before, as ``torch.nn.utils.clip_grad_norm_``.
         """
-        self._sum()
+        self.sum_gradients()
         return torch.nn.utils.clip_grad_norm_(list(self._names), max_norm)
 
     def close(self) -> None:
@@ -188,8 +188,8 @@ class ScheduledTraining:
             self.drain()
         self.close()
 
-    def _sum(self) -> None:
-        """Waits until the parameters have the mean gradients of all ranks."""
+    def sum_gradients(self) -> None:
+        """Waits until the parameters have the mean gradients of all ranks, between backward and :meth:`step`."""
         if self._summed:
             return
         self._summed = True

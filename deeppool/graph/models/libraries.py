@@ -42,7 +42,8 @@ def torchvision_model(name: str) -> BuilderAndInputs:
 
     arguments: dict[str, Any] = {"init_weights": False} if name in SLOW_INITIALISATION else {}
     weights = torchvision.models.get_model_weights(name).DEFAULT
-    size = weights.transforms.keywords["crop_size"]
+    # A vision transformer is made for one size, whatever its best weights were trained on.
+    size = 224 if name.startswith("vit_") else weights.transforms.keywords["crop_size"]
     return partial(torchvision.models.get_model, name, weights=None, **arguments), (Input("", (3, size, size)),)
 
 

@@ -1,6 +1,6 @@
 """``dp.share``: foreground speed-up against cluster throughput of two profiled jobs on one cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from deeppool.cluster.cluster import Cluster
@@ -147,8 +147,13 @@ def _collocated(model: _ThroughputModel, plans: Mapping[int, Frontier]) -> tuple
         for gpus, front in plans.items()
         for plan in front.points
     ]
+    return efficient_points(found)
+
+
+def efficient_points(points: Iterable[OperatingPoint]) -> tuple[OperatingPoint, ...]:
+    """Returns the points that none beats in speed-up and background throughput; fastest first."""
     # Of equal points the one on the fewest GPUs is kept.
-    found.sort(key=lambda point: (point.iteration_time, -point.background_throughput, point.gpus))
+    found = sorted(points, key=lambda point: (point.iteration_time, -point.background_throughput, point.gpus))
     efficient: list[OperatingPoint] = []
     for point in found:
         if not efficient or point.background_throughput > efficient[-1].background_throughput:

@@ -133,6 +133,8 @@ class SharedCluster:
     optimality: str
     """``exact``, or ``bound x``: an efficient plan may be x times faster than the point with as much background."""
     search_time: float
+    interference: str = ""
+    """Device and date of the interference by which the points were simulated; empty: none is modelled."""
 
     def __post_init__(self) -> None:
         ways = len(self.points), len(self.data_parallel_partitions), len(self.burst_parallel_partitions)
@@ -220,11 +222,13 @@ class SharedCluster:
 
     def __str__(self) -> str:
         first, last = self.points[0], self.points[-1]
+        free = f"in {100 * self.harvest_of_idle:g} % of its idle time (no interference modelled)"
         alone = self.data_parallel_partitions[-1]
+        beside = f"on every GPU, interference as on {self.interference}" if self.interference else free
         return (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), with "
-            f"{self.background_model}, batch {self.background_batch}, in {100 * self.harvest_of_idle:g} % of its idle "
-            f"time (no interference modelled): {len(self.points)} efficient plans, from {first.speedup:.2f}x one GPU "
-            f"and {first.throughput:.4g} samples/s in all to {last.speedup:.2f}x and {last.throughput:.4g}; data "
-            f"parallel on all GPUs {alone.speedup:.2f}x and {alone.throughput:.4g}; {self.optimality}"
+            f"{self.background_model}, batch {self.background_batch}, {beside}: "
+            f"{len(self.points)} efficient plans, from {first.speedup:.2f}x one GPU and {first.throughput:.4g} "
+            f"samples/s in all to {last.speedup:.2f}x and {last.throughput:.4g}; data parallel on all GPUs "
+            f"{alone.speedup:.2f}x and {alone.throughput:.4g}; {self.optimality}"
         )

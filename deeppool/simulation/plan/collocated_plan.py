@@ -73,7 +73,13 @@ class CollocatedPlan:
 
 
 def simulate_collocated_plan(
-    plan: Plan, background: Profile, interference: Interference, sharing: Sharing, *, iterations: int = 300
+    plan: Plan,
+    background: Profile,
+    interference: Interference,
+    sharing: Sharing,
+    *,
+    background_batch: int | None = None,
+    iterations: int = 300,
 ) -> CollocatedPlan:
     """Simulates a background job on every GPU of a plan.
 
@@ -82,15 +88,16 @@ def simulate_collocated_plan(
 
     Args:
         plan: plan of the foreground.
-        background: profile of the background job; it trains its largest batch, one piece per layer.
+        background: profile of the background job; one piece per layer.
         interference: measured between kernels on such a device.
         sharing: the sharing mechanisms.
+        background_batch: batch size of the background; the largest of its profile unless given.
         iterations: number of simulated iterations.
 
     Raises:
         InvalidValueError: no interference was measured for the background's priority.
     """
-    batch = background.batch_sizes[-1]
+    batch = background.batch_sizes[-1] if background_batch is None else background_batch
     found: dict[int, CollocatedSimulation] = {}
     work, end = gpu_activities(plan)
     for one in work:

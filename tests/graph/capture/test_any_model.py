@@ -287,3 +287,12 @@ def test_models_that_cannot_be_captured_raise_in_one_line(build, shape, error, c
     assert "\n" not in str(raised.value)
     # Export itself prints the graph that it has so far.
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", [name for name in libraries.torchvision_names() if name.startswith("vit_")])
+def test_a_vision_transformer_is_made_for_the_images_that_it_gets(name: str) -> None:
+    """The best weights of some were trained on larger ones."""
+    builder, (image,) = libraries.torchvision_model(name)
+    with torch.device("meta"):
+        model = builder()
+    assert image.shape == (3, model.image_size, model.image_size)

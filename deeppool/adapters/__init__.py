@@ -1,0 +1,6 @@
+"""Adapters for training loops of other libraries, whose gradients then travel by a plan of transfers.
+
+transformers       use_transfers: a Trainer of transformers
+lightning          TransferStrategy: a strategy of Lightning
+stepped_optimizer  SteppedOptimizer: the optimizer that these libraries step
+"""

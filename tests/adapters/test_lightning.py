@@ -1,0 +1,41 @@
+"""A Trainer of Lightning with transfers trains as with its own DistributedDataParallel."""
+
+import json
+
+import pytest
+
+from tests.adapters import lightning_rank
+from tests.adapters.ranks import RANKS, STEPS
+from tests.profiling.network.test_measure import free_port
+from tests.ranks import run_ranks
+
+pytest.importorskip("lightning", reason="lightning is not installed")
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(lightning_rank.run, (folder, free_port()), RANKS)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("case", lightning_rank.CASES)
+def test_losses_and_weights_are_those_of_ddp_on_every_rank(case: str, found: list[dict]) -> None:
+    for rank in found:
+        wanted, ours = rank[f"{case}, DDP"], rank[f"{case}, transfers"]
+        assert len(ours["losses"]) == STEPS * lightning_rank.CASES[case].get("accumulate_grad_batches", 1)
+        assert ours["losses"] == pytest.approx(wanted["losses"], rel=1e-4)
+        assert ours["checked"] == pytest.approx(wanted["checked"], rel=1e-4)
+        assert ours["weights"] == pytest.approx(wanted["weights"], rel=1e-4, abs=1e-6)
+    assert found[0][f"{case}, transfers"]["weights"] == found[1][f"{case}, transfers"]["weights"]
+    assert sum(ours["losses"][-5:]) < sum(ours["losses"][:5])
+
+
+def test_the_plan_sends_every_gradient_and_checkpoints_are_written(found: list[dict]) -> None:
+    for case in lightning_rank.CASES:
+        ours, wanted = found[0][f"{case}, transfers"], found[0][f"{case}, DDP"]
+        # With a clipped norm each update waits for all transfers, and no iteration is as planned.
+        assert (ours["sent"], ours["timeline"]) == (6, case != "clipped")
+        assert ours["checkpoints"] == wanted["checkpoints"] > 0
