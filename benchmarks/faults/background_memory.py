@@ -11,6 +11,7 @@ without a background.
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -144,6 +145,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
+    # What runs ends its processes, and removes its files.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     pairs = [Pair(**each) for each in json.loads(arguments.output.read_text())] if arguments.output.exists() else []
     for number in range(len(pairs), arguments.pairs):
         pairs.append(run(number, arguments.seed))

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -150,6 +151,8 @@ def main() -> None:
     parser.add_argument("--model", choices=["small", "resnet18"], default="small")
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
+    # What runs ends its processes, and removes its files.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cores = usable_cores()[:2]
     # About half a second of updates between two checkpoints.
     job, batch, every = (small_job(), 4, 100) if arguments.model == "small" else (resnet18_job(), 8, 5)

@@ -31,7 +31,7 @@ from deeppool.base import serialization
 from deeppool.evaluation.archive import NightlyArchive
 
 AT_ONCE = 3
-LATEST = 20.0
+LATEST = 40.0
 """When the one that writes is killed at the latest, in seconds after the others have ended."""
 LIMIT = 300.0
 REFUSAL = "another nightly writes to"
@@ -49,7 +49,7 @@ class Round:
     refusal_seconds: float
     """Median seconds from their start to their end."""
     went_on: bool
-    """Whether a second command went on with the run of the killed one; False, too, if that had not begun its run."""
+    """Whether a second command went on with the run of the killed one; False, too, if that had finished no notebook."""
     why: str
     """What was wrong; empty: nothing."""
 
@@ -109,7 +109,9 @@ def run(number: int, seed: int, notebooks: Path) -> Round:
                 process.send_signal(signal.SIGKILL)
             wait_for(lambda: all(command.over() for command in first) and not processes(mark), LIMIT)
             archive = NightlyArchive(nights)
-            begun = archive.load_unfinished()
+            unfinished = archive.load_unfinished()
+            # A run without a finished notebook begins anew.
+            begun = unfinished if unfinished is not None and unfinished.outcomes else None
             second = start(nights, notebooks, folder, mark)
             if not wait_for(lambda: all(command.over() for command in second), LIMIT):
                 return Round(number, after, 0, 0.0, went_on=False, why="the second commands do not end")
@@ -154,6 +156,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
+    # What runs ends its processes, and removes its files.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = [Round(**each) for each in json.loads(arguments.output.read_text())] if arguments.output.exists() else []
     with tempfile.TemporaryDirectory(prefix="nights-plan-") as name:
         plan, notebooks = Path(name) / "plan.json", Path(name) / "notebooks"
