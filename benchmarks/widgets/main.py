@@ -18,6 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from playwright.sync_api import Locator
+
 import deeppool as dp
 from tests.browser.lab import Lab, opened
 from tests.browser.notebook import Notebook
@@ -29,6 +31,14 @@ EXPLORER = f"dp.widgets.AmplificationExplorer(dp.find_profile({MODEL!r}), gpus={
 TIMELINES = f"dp.widgets.TimelineView(*[dp.plan(dp.find_profile({MODEL!r}), gpus, gpus, 2.0) for gpus in (8, {GPUS})])"
 LIMITS = "amplification limit (×)"
 
+# When the sentence changed, in the frame that shows it.
+SENTENCE = """panel => {
+    const changed = () => requestAnimationFrame(() => { panel.drawnAt = performance.now(); });
+    panel.drawnAt = null;
+    new MutationObserver(changed).observe(panel.querySelector(".dp-summary"),
+        {childList: true, characterData: true, subtree: true});
+    addEventListener("keydown", () => { panel.pressedAt = performance.now(); panel.drawnAt = null; }, {capture: true});
+}"""
 # When plotly drew last. Of a key that is pressed and drawn for, the page's own clock knows both moments.
 WATCH = """plot => {
     plot.drawnAt = null;
@@ -120,12 +130,12 @@ def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
     notebook = lab.open(["import deeppool as dp", f"explorer = {EXPLORER}\nexplorer", f"view = {TIMELINES}\nview"])
     explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
     notebook.until(lambda: notebook.value("explorer.wait(60)"))
+    found = {f"limit, {GPUS:,} GPUs, plan and sentence": sentence(notebook, explorer, repeats)}
     figures = {
         f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),
         f"limit, {GPUS:,} GPUs, frontier": (explorer, 0, LIMITS),
         f"window of a timeline, 8 and {GPUS:,} GPUs": (view, 0, notebook.value("view.window.description")),
     }
-    found = {}
     for name, (panel, index, label) in figures.items():
         plot = panel.locator(".js-plotly-plot").nth(index)
         slider = panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
@@ -140,6 +150,21 @@ def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
             times.append(plot.evaluate(WAIT))
         found[name] = times
     return found
+
+
+def sentence(notebook: Notebook, panel: Locator, repeats: int) -> list[float]:
+    """From a key on the limit's slider to the frame that shows the new plan's sentence."""
+    panel.evaluate(SENTENCE)
+    slider = panel.locator(".widget-slider", has_text=LIMITS).locator(".noUi-handle").first
+    slider.focus()
+    times: list[float] = []
+    for count in range(repeats):
+        notebook.page.keyboard.press("ArrowLeft" if count // 3 % 2 == 0 else "ArrowRight")
+        notebook.until(lambda: panel.evaluate(WAIT) is not None)
+        # The figures of this key are not to count for the next one.
+        notebook.page.wait_for_timeout(700)
+        times.append(panel.evaluate(WAIT))
+    return times
 
 
 if __name__ == "__main__":

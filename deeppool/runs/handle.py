@@ -33,6 +33,9 @@ SAMPLES = 20_000
 EXIT_SECONDS = 5.0
 """Time that an exiting process gives its runs to end."""
 
+LEAST_PROGRESS, LEAST_SECONDS = 0.05, 2.0
+"""Part of a run, and seconds, after which the time to its end is estimated."""
+
 
 def start(
     function: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs
@@ -149,6 +152,14 @@ class RunHandle(Generic[Result]):
         """The exception that ended the run."""
         return self._future.exception() if self._future.done() else None
 
+    @property
+    def remaining(self) -> float | None:
+        """Estimate of the seconds to the end, if what is left goes on as it did so far; None: too early to say."""
+        elapsed = time.monotonic() - self._started
+        if self._ended or self.progress < LEAST_PROGRESS or elapsed < LEAST_SECONDS:
+            return None
+        return elapsed * (1 - self.progress) / self.progress
+
     def result(self, timeout: float | None = None) -> Result:
         """Waits for the end and returns what the function returned, or raises what it raised.
 
@@ -232,7 +243,10 @@ class RunHandle(Generic[Result]):
         share = f"{100 * self.progress:.0f} %"
         if self.error is not None:
             return f"{self.name}: {self.state} after {took}, at {share}: {self.error}"
-        return f"{self.name}: done in {took}" if self._ended else f"{self.name}: {self.doing} ({share}, {took})"
+        if self._ended:
+            return f"{self.name}: done in {took}"
+        left = "" if self.remaining is None else f", about {format_seconds(round(self.remaining))} to go"
+        return f"{self.name}: {self.doing} ({share}, {took}{left})"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Returns a live view in a notebook, a line of text elsewhere."""

@@ -25,6 +25,7 @@ live_figure      in-place updates of a displayed figure
 page             theme, keys and unanswered clicks in the browser
 controls         labelled sliders and drop-down lists
 markup           HTML paragraphs and lists
+ticker           a run drawn anew each second, also while it reports nothing
 run_row          start and cancel buttons with progress
 sortable_table   a table with sortable columns and selectable rows; layer_rows: the layers of a profile for it
 exploration      cached plans, frontiers and shared clusters of one profile

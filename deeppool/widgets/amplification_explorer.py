@@ -101,6 +101,7 @@ class AmplificationExplorer(Panel):
         self.cluster = choice("cluster", list(self._clusters), chosen.name)
         self.view = ipywidgets.ToggleButtons(description="compared with", options=_VIEWS, style=_BUTTONS)
         self.summary, self.comparison_status = ipywidgets.HTML(), ipywidgets.HTML()
+        self.summary.add_class("dp-summary")
         self.file = ipywidgets.Text(description="file", style=LABEL, layout=ipywidgets.Layout(width="60%"))
         self.button, self.save_status = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
         self.corrections = ipywidgets.HBox()

@@ -30,6 +30,7 @@ from deeppool.widgets.live_figure import update_figure
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS
 from deeppool.widgets.telemetry_panel import TelemetryPanel
+from deeppool.widgets.ticker import follow
 
 INTERVAL = 0.25
 """Minimum seconds between two redraws; each is a message to the page."""
@@ -115,7 +116,7 @@ class CollocationPanel(Panel):
         # The run has its own Stop button; the sampler ends with the run.
         devices.stop.layout.display = "none"
         self._live.children, self._live.layout.display = (self.figure, devices), None
-        run.watch(lambda: self._follow(run))
+        follow(run, lambda: self._follow(run))
         run.watch(lambda: None if run.state == "running" else sampler.close())
         return run
 

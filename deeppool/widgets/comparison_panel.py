@@ -13,6 +13,7 @@ from deeppool.errors import RunError
 from deeppool.runs.handle import RunHandle
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS
+from deeppool.widgets.ticker import follow
 
 EMPTY = (
     "Nothing has run yet. <b>Launch</b> starts ranks on this machine and then trains in every selected way in turn; "
@@ -86,7 +87,7 @@ class ComparisonPanel(Panel, Generic[Record]):
         chosen = [name for name in self.ways.options if name in self.ways.value]
         run = self.run = self.start(chosen, self.repetitions.value, self._measured)
         self.launch.disabled, self.stop.disabled = True, False
-        run.watch(lambda: self._follow(run))
+        follow(run, lambda: self._follow(run))
         return run
 
     def end(self) -> None:

@@ -1,5 +1,6 @@
 """Choose a model, capture it, and show its graph of layers."""
 
+import functools
 import html
 import threading
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from deeppool import figures
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.figures.graph import TITLES, Quantity
 from deeppool.graph.layer import Granularity, LayerGraph
-from deeppool.graph.models.workloads import FAMILIES, find_workload
+from deeppool.graph.models.workloads import FAMILIES, find_workload, similar_names
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
@@ -75,11 +76,14 @@ class ModelPicker(Panel):
         # Filled when there is something to draw: plotly cannot determine its width while it is hidden.
         self._frame = ipywidgets.VBox(layout={"max_height": "640px", "overflow": "auto"})
         self.status = ipywidgets.HTML(paragraph(EMPTY))
+        self.suggestions = ipywidgets.HBox(layout={"flex_flow": "row wrap"})
+        """Buttons of models with a similar name; empty unless the chosen name is unknown."""
         super().__init__(
             [
                 side_by_side(self.family, self.name),
                 side_by_side(self.shape, self.dtype, self.granularity),
                 self.row,
+                self.suggestions,
                 self.status,
                 self.colour,
                 self._frame,
@@ -180,10 +184,27 @@ class ModelPicker(Panel):
     def _show_own_shape(self) -> None:
         """Displays the default input shape of a named model; the user's own models are not imported for this."""
         name = self.name.value.strip()
+        self._suggest(name)
         own = ""
         if name and ":" not in name and self.family.value != GIVEN:
             own = format_shapes(find_workload(name).inputs)
         self.shape.placeholder = f"{own} (default)" if own else "for example 3,224,224"
+
+    def _suggest(self, name: str) -> None:
+        """Offers the models that an unknown name may have been meant for."""
+        meant = similar_names(name) if name and ":" not in name and self.family.value != GIVEN else []
+        buttons = []
+        for model in meant:
+            button = ipywidgets.Button(description=model, tooltip=f"choose {model}", layout={"width": "auto"})
+            self.on_click(button, functools.partial(self._choose, model))
+            buttons.append(button)
+        self.suggestions.children = (ipywidgets.Label("Did you mean"), *buttons) if buttons else ()
+
+    def _choose(self, model: str) -> None:
+        """Chooses a named model, with the family that lists it, and captures it."""
+        self.family.value = next(family for family, names in FAMILIES.items() if model in names())
+        self.name.value = model
+        self.row.launch()
 
     def _update_colour_options(self) -> None:
         offered = [(title, key) for key, title in TITLES.items() if key != "time" or self._profile is not None]

@@ -6,6 +6,9 @@ const UNANSWERED =
   "(then reload the page and run the cell again). A run can be ended in a terminal: <code>deeppool running</code> " +
   "lists your runs, and <code>deeppool running --stop NAME</code> ends one.";
 
+const RESTARTED =
+  "The kernel was restarted, so this panel and its runs are gone: run the cell again. Records that were saved are kept.";
+
 function isDark() {
   // JupyterLab sets an attribute; elsewhere the background's lightness decides.
   const light = document.body.dataset.jpThemeLight;
@@ -60,6 +63,12 @@ function render({ model, el }) {
     say("");
   };
   model.on("msg:custom", answered);
+  // JupyterLab disconnects every widget of a kernel that is restarted.
+  const lost = () => {
+    clearTimeout(timer);
+    say(RESTARTED);
+  };
+  model.on("comm_live_update", lost);
   let detach = () => {};
   // A widget is rendered before it is added to its panel.
   requestAnimationFrame(() => {
@@ -77,6 +86,7 @@ function render({ model, el }) {
   return () => {
     clearTimeout(timer);
     model.off("msg:custom", answered);
+    model.off("comm_live_update", lost);
     watcher.disconnect();
     detach();
   };

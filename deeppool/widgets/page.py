@@ -13,10 +13,11 @@ class Page(anywidget.AnyWidget):
     It reports the page's theme to the kernel, routes key presses in its panel to the panel's controls, and resizes
     figures with the panel. Jupyter drops a click without a word where the kernel was restarted, or where the kernel's
     subshell that a button's messages go to has been deleted. Five seconds after a click that the kernel has not
-    acknowledged, the widget says so, and which command ends a run.
+    acknowledged, the widget says so, and which command ends a run. It also says when the kernel was restarted.
     """
 
     _esm = Path(__file__).parent / "page.js"
+    _css = Path(__file__).parent / "page.css"
 
     dark: Any = traitlets.Bool(False).tag(sync=True)
 

@@ -9,6 +9,7 @@ import ipywidgets
 from deeppool.telemetry import Sampler
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.telemetry_panel import TelemetryPanel
+from deeppool.widgets.ticker import follow
 
 if TYPE_CHECKING:
     from deeppool.runs.handle import RunHandle
@@ -36,7 +37,7 @@ class RunPanel(Panel):
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL
         self._draw()
-        run.watch(self._draw)
+        follow(run, self._draw)
         self.on_click(self.stop, run.request_cancel)
         self.on_click(self.devices, self._show_devices)
 

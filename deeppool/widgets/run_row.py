@@ -9,6 +9,7 @@ import ipywidgets
 
 from deeppool.runs.handle import RunHandle
 from deeppool.widgets.run_panel import COLOURS, INTERVAL
+from deeppool.widgets.ticker import follow
 
 Result = TypeVar("Result")
 
@@ -46,7 +47,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL
         self._finished_run: RunHandle[Result] | None = None
-        super().__init__([self.start, self.cancel, self.bar, self.status])
+        super().__init__([self.start, self.cancel, self.bar, self.status], layout={"flex_flow": "row wrap"})
         self.add_class("dp-run-row")
 
     @property
@@ -60,7 +61,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             return self.run
         run = self.run = self._begin()
         self._drawn = -INTERVAL
-        run.watch(lambda: self._follow(run))
+        follow(run, lambda: self._follow(run))
         self._draw(run)
         return run
 

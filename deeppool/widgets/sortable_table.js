@@ -100,6 +100,7 @@ function render({ model, el }) {
         heads.forEach(({ numeric }, column) => {
           const cell = line.insertCell();
           cell.className = numeric ? "dp-number" : "";
+          if (!numeric) cell.title = cells[row][column][0];
           if (column !== nameColumn()) {
             cell.textContent = cells[row][column][0];
             return;

@@ -43,3 +43,9 @@ def test_a_model_is_captured_again_by_keyboard_and_its_graph_is_drawn(lab: Lab) 
     notebook.press(notebook.button(panel, "Capture"), "Enter")
     notebook.until(lambda: "unknown model 'vgg61'" in notebook.problem(panel))
     assert notebook.figure(panel).title == "alexnet, 23 layers by output per sample"
+    notebook.press(notebook.button(panel, "vgg16"), "Enter")
+    notebook.until(lambda: notebook.figure(panel).title.startswith("vgg16, "))
+    notebook.until(lambda: notebook.problem(panel) == "" and "Did you mean" not in panel.inner_text())
+
+    notebook.restart_kernel()
+    panel.get_by_text("The kernel was restarted, so this panel and its runs are gone").wait_for()

@@ -330,3 +330,26 @@ def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
         client.stop_channels()
         with contextlib.suppress(Exception):
             manager.shutdown_kernel(now=True)
+
+
+def test_the_time_to_the_end_is_estimated_from_what_is_done() -> None:
+    go_on, reached = threading.Event(), threading.Event()
+
+    def climb(on_progress: Callable[[str, float], None] = lambda what, share: None) -> None:
+        on_progress("climbing", 0.25)
+        reached.set()
+        assert go_on.wait(TIMEOUT)
+
+    run = dp.start(climb)
+    assert reached.wait(TIMEOUT)
+    started = run._started
+    run._started = started - 10_000
+    assert run.remaining == pytest.approx(30_000, rel=0.01)
+    assert "to go)" in repr(run)
+    run._started = time.monotonic() + 1
+    assert run.remaining is None
+    run._started, run.progress = started - 10_000, 0.01
+    assert run.remaining is None
+    go_on.set()
+    run.result(TIMEOUT)
+    assert run.remaining is None

@@ -215,3 +215,16 @@ def test_two_clicks_are_one_capture(monkeypatch):
     assert picker.row.run is run
     leave.set()
     until(lambda: not picker.row.start.disabled)
+
+
+def test_models_of_a_similar_name_are_offered_and_captured_by_one_click() -> None:
+    picker = ModelPicker()
+    picker.name.value = "alexnt"
+    assert "unknown model &#x27;alexnt&#x27;" in picker.problem
+    text, *buttons = picker.suggestions.children
+    assert text.value == "Did you mean"
+    (meant,) = [button for button in buttons if button.description == "alexnet"]
+    picker.shape.value = "3,64,64"
+    meant.click()
+    assert (picker.graph.model, picker.problem) == ("alexnet", "")
+    assert picker.suggestions.children == ()

@@ -28,6 +28,7 @@ from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
 from deeppool.graph.capture.layer_records import describe_layers
+from deeppool.graph.capture.one_at_a_time import one_at_a_time
 from deeppool.graph.capture.regions import inline_regions, surround_by_autocast
 from deeppool.graph.capture.sample_independence import check_sample_independence
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
@@ -111,13 +112,26 @@ def capture(
             f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
         )
     report = on_progress or (lambda what, share: None)
-    if isinstance(model, str):
-        report(f"building {model}", 0.0)
-        name, module = model, build_model(model, seed)
-        inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
-    else:
-        name, module = type(model).__name__, model
-        inputs = resolve((), name, input_shape, input_dtype)
+    with one_at_a_time():
+        if isinstance(model, str):
+            report(f"building {model}", 0.0)
+            name, module = model, build_model(model, seed)
+            inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
+        else:
+            name, module = type(model).__name__, model
+            inputs = resolve((), name, input_shape, input_dtype)
+        return _capture_module(module, name, inputs, loss, target, granularity, report)
+
+
+def _capture_module(
+    module: nn.Module,
+    name: str,
+    inputs: tuple[Input, ...],
+    loss: Loss | None,
+    target: torch.Tensor | None,
+    granularity: Granularity,
+    report: Progress,
+) -> CapturedModel:
     report(f"exporting {name}", 0.2)
     with autograd_functions() as functions:
         exported = _export_model(module, name, inputs)

@@ -87,12 +87,17 @@ def find_workload(reference: str) -> Workload:
         return Workload(reference, *torchvision_model(reference))
     if reference in transformers_names():
         return Workload(reference, *transformers_model(reference))
-    known = [name for names in FAMILIES.values() for name in names()]
-    close = difflib.get_close_matches(reference, known, n=5, cutoff=0.5) or sorted(CONFIGURATIONS)
+    close = similar_names(reference) or sorted(CONFIGURATIONS)
     raise CaptureError(
         f"unknown model '{reference}': known are {', '.join(close)}, … (any classifier of torchvision or language "
         "model of transformers by its name there; one of your own is package.module:callable)"
     )
+
+
+def similar_names(reference: str) -> list[str]:
+    """Returns names of models that an unknown name may have been meant for, the most similar first."""
+    known = [name for names in FAMILIES.values() for name in names()]
+    return [] if reference in known else difflib.get_close_matches(reference, known, n=5, cutoff=0.5)
 
 
 def _users_own(reference: str) -> Workload:

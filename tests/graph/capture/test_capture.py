@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -648,3 +649,14 @@ def test_weights_are_drawn_from_the_seed():
     first, again, other = (capture(EXAMPLE, seed=seed).source.state_dict() for seed in (3, 3, 4))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
     assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+def test_threads_may_capture_at_once() -> None:
+    """A picker captures in a thread while a cell does: torch.export's modes of tracing are shared by all threads."""
+
+    def work(_: int) -> int:
+        model = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(12)), nn.Flatten(), nn.Linear(192, 4))
+        return len(capture(model, (3, 8, 8)).graph.layers)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(work, range(6))) == {work(0)}
