@@ -1,6 +1,7 @@
 """The page of results has every result that a README of a benchmark marks, and nothing else has any."""
 
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ def test_a_benchmark_marks_its_results_or_says_that_it_has_none(folder: str) -> 
             assert (CHECKOUT / script).is_file(), script
         for module in re.findall(r"python -m (benchmarks\.\S+)", result.command):
             assert (CHECKOUT / f"{module.replace('.', '/')}.py").is_file(), module
+
+
+def test_what_the_readme_of_the_project_repeats_is_on_the_page() -> None:
+    both = r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)"
+    measured = re.findall(both, results.PAGE.read_text(encoding="utf-8"))
+    told = re.findall(both, (CHECKOUT / "README.md").read_text(encoding="utf-8"))
+    assert len(told) >= 6
+    for pair in told:
+        assert any(all(map(rounds_to, known, pair)) for known in measured), pair
+
+
+def rounds_to(known: str, told: str) -> bool:
+    return Decimal(known).quantize(Decimal(told), ROUND_HALF_UP) == Decimal(told)
 
 
 def test_a_changed_readme_changes_the_page_and_what_stands_by_hand_stays() -> None:
