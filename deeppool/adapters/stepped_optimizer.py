@@ -9,7 +9,7 @@ from deeppool.execution.data_parallel.scheduled_training import ScheduledTrainin
 
 
 class SteppedOptimizer:
-    """Stands for an optimizer in a library's loop; all but ``step`` and ``zero_grad`` are the optimizer's own."""
+    """Stands for an optimizer in a library's loop; all but ``step`` is the optimizer's own."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, training: ScheduledTraining) -> None:
         """Takes the optimizer that the training updates with."""
@@ -20,9 +20,6 @@ class SteppedOptimizer:
         result = None if closure is None else closure()
         self._training.step()
         return result
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Leaves the gradients alone: the training clears them when the update is complete."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.replaced, name)

@@ -75,9 +75,8 @@ class TransferCallback(TrainerCallback):
         model, optimizer, accelerator = others["model"], others["optimizer"], self._trainer.accelerator
         self._training = training = self._method.wrap(model, optimizer.optimizer, self._cluster)
         optimizer.optimizer = SteppedOptimizer(optimizer.optimizer, training)
-        # The Trainer clears gradients, waits for none while it accumulates, and clips by these.
-        self._replaced = [(model, "zero_grad"), (model, "no_sync"), (accelerator, "clip_grad_norm_")]
-        model.zero_grad = lambda set_to_none=True: None
+        # The Trainer accumulates gradients and clips them by these.
+        self._replaced = [(model, "no_sync"), (accelerator, "clip_grad_norm_")]
         model.no_sync = training.no_sync
         accelerator.clip_grad_norm_ = self._clip
 
