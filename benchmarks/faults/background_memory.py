@@ -35,7 +35,7 @@ from deeppool.errors import DeeppoolError
 from deeppool.planning.plan import Plan
 
 MODELS = ("alexnet", "mnasnet0_5", "mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1")
-SHAPE, BATCH, STEPS = (3, 64, 64), 4, 60
+SHAPE, BATCH, STEPS = (3, 64, 64), 4, 200
 BUDGETS = (250e6, 600e6)
 """Bounds of a budget in bytes: what a background has before its model, and more than most need."""
 EARLIEST, LATEST = 0.0, 6.0
