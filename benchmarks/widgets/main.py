@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -68,8 +68,8 @@ def main() -> None:
         print(row(f"kernel: {name}", times))
     if not arguments.no_browser:
         with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
-            for name, times in browser(lab, arguments.repeats).items():
-                print(row(f"browser: {name}", times))
+            for name, times in browser(lab, arguments.repeats):
+                print(row(f"browser: {name}", times), flush=True)
             lab.end()
 
 
@@ -125,22 +125,29 @@ def timed(slider: object, value: object) -> float:
     return 1e3 * (time.perf_counter() - started)
 
 
-def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
+def browser(lab: Lab, repeats: int) -> Iterator[tuple[str, list[float]]]:
     """From a key on a slider to the next frame after the last figure that it changes was drawn."""
     notebook = lab.open(["import deeppool as dp", f"explorer = {EXPLORER}\nexplorer", f"view = {TIMELINES}\nview"])
     explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
     notebook.until(lambda: notebook.value("explorer.wait(60)"))
-    found = {f"limit, {GPUS:,} GPUs, plan and sentence": sentence(notebook, explorer, repeats)}
+    yield f"limit, {GPUS:,} GPUs, plan and sentence", sentence(notebook, explorer, repeats)
     figures = {
         f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),
         f"limit, {GPUS:,} GPUs, frontier": (explorer, 0, LIMITS),
         f"window of a timeline, 8 and {GPUS:,} GPUs": (view, 0, notebook.value("view.window.description")),
     }
     for name, (panel, index, label) in figures.items():
+        # Each from the same limit: where neighbouring limits have one plan, a figure stays as it is.
+        notebook.value("(setattr(explorer.limit, 'value', 2.0), explorer.wait(60))")
+        notebook.page.wait_for_timeout(1000)
         plot = panel.locator(".js-plotly-plot").nth(index)
         slider = panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
         plot.evaluate(WATCH)
         slider.focus()
+        if panel is view:
+            # A window that is a step shorter than the iteration still shows all of it.
+            notebook.page.keyboard.press("ArrowRight")
+            notebook.page.wait_for_timeout(1000)
         times: list[float] = []
         for count in range(repeats):
             notebook.page.keyboard.press("ArrowLeft" if count // 3 % 2 == 0 and panel is explorer else "ArrowRight")
@@ -148,8 +155,7 @@ def browser(lab: Lab, repeats: int) -> dict[str, list[float]]:
             # Until nothing more comes: the last figure that was drawn for this key counts.
             notebook.page.wait_for_timeout(300)
             times.append(plot.evaluate(WAIT))
-        found[name] = times
-    return found
+        yield name, times
 
 
 def sentence(notebook: Notebook, panel: Locator, repeats: int) -> list[float]:
