@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from deeppool.errors import InvalidValueError
+
 WHOLE_ITERATION = "the whole iteration"
 """Name used in place of a layer's where a limit on the iteration is exceeded."""
 
@@ -23,6 +25,10 @@ class AlternativeCost:
     """Seconds of the layer's transfers on that many GPUs; None: in a file of an earlier version."""
     sync: float | None = None
     """Seconds of the all-reduce of its gradients; None: in a file of an earlier version."""
+
+    def __post_init__(self) -> None:
+        if self.gpu_count < 1:
+            raise InvalidValueError(f"an alternative is on at least 1 GPU, got {self.gpu_count}")
 
 
 Alternatives = tuple[AlternativeCost, ...]

@@ -169,10 +169,11 @@ class Plan:
         Raises:
             InvalidValueError: a total is not what the layers sum up to.
         """
-        if not self.layers or self.global_batch < 1 or not all(1 <= x <= MAXIMUM_GPUS for x in self.gpu_counts):
+        counts = self.gpu_counts
+        if not self.layers or self.global_batch < 1 or not counts or not all(1 <= x <= MAXIMUM_GPUS for x in counts):
             raise InvalidValueError(
                 f"a plan needs layers, a global batch and gpu_counts within 1…{MAXIMUM_GPUS}, got {len(self.layers)} "
-                f"layers, {self.global_batch} and {list(self.gpu_counts)[:9]}"
+                f"layers, {self.global_batch} and {list(counts)[:9]}"
             )
         if self.amplification_limit is not None and self.amplification_limit < 1:
             raise InvalidValueError(f"amplification_limit must be at least 1, got {self.amplification_limit:g}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.shipped import find_profile
@@ -45,6 +46,8 @@ class TraceJob:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} of job '{self.name}' must be at least 1, got {value}")
+        if self.gpus is not None and self.gpus > MAXIMUM_GPUS:
+            raise InvalidValueError(f"gpus of job '{self.name}' must be at most {MAXIMUM_GPUS}, got {self.gpus}")
         if not 0 <= self.arrival < math.inf:
             raise InvalidValueError(f"arrival of job '{self.name}' must not be before 0 s, got {self.arrival:g} s")
         if self.role == "foreground" and self.iterations is None:
