@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from deeppool.cluster.cluster import Cluster
+from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
@@ -68,6 +69,10 @@ class ClusterComparison:
     provenance: Literal["measured", "estimated"]
     """Source of the layer times."""
     results: tuple[StrategyResult, ...]
+
+    def __post_init__(self) -> None:
+        if not self.results:
+            raise InvalidValueError("a comparison of strategies has results, got none")
 
     def __str__(self) -> str:
         heading = f"{self.trace} on {self.cluster.gpus} GPUs ({self.cluster.name}); {self.interference}"
