@@ -90,6 +90,8 @@ class CrossoverRecord:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
+        if not self.jobs:
+            raise InvalidValueError("a crossover has jobs, got none")
         check_spans(self.spans, self.ranks)
 
     @property
