@@ -58,6 +58,8 @@ class MeasuredWays:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
+        if not self.ways:
+            raise InvalidValueError("measured ways are at least one, the baseline, got none")
         check_rounds({way.name: way.seconds for way in self.ways}, self.repetitions)
 
     def way(self, name: str) -> MeasuredWay:
