@@ -8,7 +8,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.collocation.condition_results import ConditionResults
-from deeppool.records.run_comparison import FigureChange, compare_runs, format_change
+from deeppool.records.run_comparison import FigureChange, Unit, compare_runs, format_change, format_value
 from deeppool.records.run_record import RunRecord, TimeSummary
 from tests.figures.records import run_of
 
@@ -99,3 +99,17 @@ def test_what_was_different_about_the_runs_is_listed() -> None:
 def test_it_is_a_file_like_all_records(tmp_path: Path) -> None:
     found = compare_runs(run_of(), replace(run_of(), global_batch=32))
     assert dp.load(dp.save(found, tmp_path / "comparison.json")) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "s", "–"),
+        (0.0125, "s", "12.5 ms"),
+        (0.125, "share", "12.5 %"),
+        (59.51, "samples/s", "59.5 samples/s"),
+        (1.256, "1", "1.26"),
+    ],
+)
+def test_figures_are_read_as_people_write_them(value: float | None, unit: Unit, text: str) -> None:
+    assert format_value(value, unit) == text

@@ -249,3 +249,38 @@ def test_a_tighter_bound_starts_a_trial_at_once_after_an_earlier_trial_passed():
         controller.collocated(controller.share, 0.1 + 0.03, 9, 0.001)
         seen += 1
     assert seen < 12
+
+
+def shares_of(controller, slowdown, iterations):
+    """The share of each iteration, of a background that slows by so much whatever its share."""
+    shares = []
+    for _ in range(iterations):
+        shares.append(controller.share)
+        controller.collocated(shares[-1], slowdown, 20, 0.001)
+    return shares
+
+
+def test_a_background_is_settled_while_it_is_unrestricted_and_not_on_trial():
+    controller = Controller(BOUND)
+    assert controller.is_settled
+    shares_of(controller, 0.0, 20)
+    assert controller.is_settled
+    assert not Controller(BOUND, cautious=True).is_settled
+    while controller.share == 1.0:
+        controller.collocated(1.0, 0.5, 20, 0.001)
+    # Now on trial.
+    assert not controller.is_settled
+
+
+def test_a_restricted_background_is_tried_at_four_times_its_share():
+    controller = Controller(BOUND)
+    for _ in range(200):
+        share = controller.share
+        controller.collocated(share, 1.0 * share, 20, 0.001)
+    restricted = controller.share
+    assert restricted == pytest.approx(0.9 * BOUND, rel=0.01)
+    tried = shares_of(controller, 1.0, 40)
+    assert tried[0] == restricted
+    # Of each four iterations of the trial one has the least share.
+    first = tried.index(MIN_SHARE)
+    assert tried[first + 1 : first + 4] == [pytest.approx(4 * restricted)] * 3
