@@ -22,8 +22,8 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 
 MOST_SWEEPS = 20
 MOST_STARTS = 2
-MOST_ENTRIES = 2**19
-"""Of a table of the elimination."""
+MOST_ENTRIES, FEW_ENTRIES = 2**19, 2**15
+"""Of a table of the elimination, and of one where a search is one of many at different prices."""
 
 Options = Mapping[int, Any]
 """Index of each layer's GPU count; arrays of them, which are tried at once, must broadcast."""
@@ -33,7 +33,14 @@ class LocalSearch:
     """A non-series-parallel region and its join."""
 
     def __init__(
-        self, prices: LimitedCosts, region: NonSeriesParallel, fork: int, join: int, place: Locality, fits: Floats
+        self,
+        prices: LimitedCosts,
+        region: NonSeriesParallel,
+        fork: int,
+        join: int,
+        place: Locality,
+        fits: Floats,
+        most_entries: int,
     ) -> None:
         """Bounds every pair of GPU counts of the fork and the join.
 
@@ -44,6 +51,7 @@ class LocalSearch:
             join: layer after them.
             place: locality of the region's GPUs, relative to the fork's.
             fits: (K,) 0 where a GPU count fits into them, else inf.
+            most_entries: of a table of the elimination.
         """
         self.prices, self.fork, self.place, self._fits = prices, fork, place, fits
         self.layers = (*region.layers, join)
@@ -54,7 +62,7 @@ class LocalSearch:
                     self._readers[source].append(layer)
         before, self._options = np.arange(1 if fork == INPUT else len(fits))[:, None], np.arange(len(fits))
         sizes = {fork: len(before), **dict.fromkeys(self.layers, len(fits))}
-        self._elimination = Elimination(self._factors(), sizes, (fork, join), MOST_ENTRIES)
+        self._elimination = Elimination(self._factors(most_entries), sizes, (fork, join), most_entries)
         self.lower: Floats = self._elimination.least
         """(fork, join) seconds that no plan can beat."""
         shape = self.lower.shape
@@ -99,7 +107,7 @@ class LocalSearch:
         found = PartialPlan(forward, least - forward - added, added, choices)
         return found, min(found.time, lower)
 
-    def _factors(self) -> Iterator[Factor]:
+    def _factors(self, most_entries: int) -> Iterator[Factor]:
         """Yields what the layers take, by their counts and those of what they read.
 
         Of a layer that reads many others, the limit counts each transfer by itself: a table of all would be too large.
@@ -110,7 +118,7 @@ class LocalSearch:
             yield Factor((layer,), own)
             sources = sorted(self.prices.layers[layer].predecessors)
             moves = [Factor((source, layer), self._move(source, layer)) for source in sources]
-            if len(moves) > 1 and not np.isinf(room[layer]).all() and count ** (len(moves) + 1) <= MOST_ENTRIES:
+            if len(moves) > 1 and not np.isinf(room[layer]).all() and count ** (len(moves) + 1) <= most_entries:
                 moves = [added(moves)]
             for moved in moves:
                 yield Factor(moved.variables, np.where(moved.table <= room[layer], moved.table, np.inf))

@@ -25,7 +25,7 @@ from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
 from deeppool.planning.search.labels import Labels, PartialPlan, concatenated, label_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
-from deeppool.planning.search.local_search import LocalSearch
+from deeppool.planning.search.local_search import FEW_ENTRIES, MOST_ENTRIES, LocalSearch
 from deeppool.planning.search.shortest_path import Budget, Edge, PathStep, PathTable
 
 MOST_PAIRS = 20_000
@@ -108,6 +108,7 @@ class BlockSolver:
         self.gpus = network.cluster.gpus
         self.nodes = network.cluster.gpus_per_node, network.near_is_fast
         self.budget = Budget(MOST_PAIRS if proving else 0)
+        self._most_entries = MOST_ENTRIES if proving else FEW_ENTRIES
         self._steps: dict[object, tuple[BlockStep, int]] = {}
         self._paths: dict[object, tuple[PathTable, int]] = {}
         self._fits: dict[tuple[GroupShape, ...], Floats] = {}
@@ -168,7 +169,7 @@ class BlockSolver:
             for slot, exit_ in zip(slots, exits or (None,) * len(slots), strict=True):
                 if isinstance(block, NonSeriesParallel):
                     fits = self.fits((slot,))[0, 0]
-                    parts.append(LocalSearch(self.prices, block, fork, join, slot[1], fits))
+                    parts.append(LocalSearch(self.prices, block, fork, join, slot[1], fits, self._most_entries))
                 else:
                     parts.append(self._block(block, fork, join, slot, exit_))
             self._steps[key] = BlockStep(parts, self.budget), layers[0]

@@ -10,9 +10,8 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, decompose
-from deeppool.planning.search import local_search
 from deeppool.planning.search.limited_costs import LimitedCosts
-from deeppool.planning.search.local_search import LocalSearch
+from deeppool.planning.search.local_search import MOST_ENTRIES, LocalSearch
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
 from tests.strategies import make_graph, profile_from_times
@@ -20,7 +19,7 @@ from tests.strategies import make_graph, profile_from_times
 ROUNDING = 1e-12
 
 
-def region_search(profile, cluster, batch, limit):
+def region_search(profile, cluster, batch, limit, most_entries=MOST_ENTRIES):
     """Returns the definitions and the search of the first irregular region of a graph, between its fork and join."""
     definition = Definition(profile, cluster, batch)
     costs = price(profile, Network(cluster), batch, tuple(definition.gpu_counts))
@@ -29,7 +28,7 @@ def region_search(profile, cluster, batch, limit):
     region, join = tree.blocks[position], tree.layers[position]
     fork = tree.layers[position - 1] if position else -1
     return definition, LocalSearch(
-        LimitedCosts(costs, limit), region, fork, join, SAME_START, np.zeros(len(costs.gpu_counts))
+        LimitedCosts(costs, limit), region, fork, join, SAME_START, np.zeros(len(costs.gpu_counts)), most_entries
     )
 
 
@@ -85,11 +84,10 @@ def test_a_region_whose_tables_stay_small_is_solved_exactly(limit):
 
 
 @pytest.mark.parametrize("limit", [None, 1.0, 1.5, 4.0])
-def test_region_is_never_below_its_bound_nor_better_than_the_best(limit, monkeypatch):
-    monkeypatch.setattr(local_search, "MOST_ENTRIES", 8)
+def test_region_is_never_below_its_bound_nor_better_than_the_best(limit):
     gaps = []
     for problem in irregular_problems(60):
-        definition, found = region_search(*problem, limit)
+        definition, found = region_search(*problem, limit, most_entries=8)
         uniform = found.guess.copy()
         for (before, after), best in best_choices(definition, found, limit).items():
             assert found.lower[before, after] <= best * (1 + ROUNDING)
