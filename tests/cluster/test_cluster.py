@@ -48,6 +48,8 @@ def test_every_preset_says_where_its_numbers_come_from() -> None:
 def test_gpus_of_a_preset_have_the_memory_of_their_data_sheet_or_none_that_is_known() -> None:
     known = {name: cluster.memory for name, cluster in PRESETS.items()}
     assert known == {"dgx-a100": 40e9, "dgx-h100": 80e9, "dgx-h200": 141e9, "ethernet-25g": None, "loopback": None}
+    nodes = {name: cluster.gpus_per_node for name, cluster in PRESETS.items()}
+    assert nodes == {"dgx-a100": 8, "dgx-h100": 8, "dgx-h200": 8, "ethernet-25g": 1, "loopback": 2**20}
 
 
 def test_a_cluster_file_is_found_by_its_path(tmp_path: Path) -> None:

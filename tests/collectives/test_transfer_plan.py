@@ -168,6 +168,8 @@ def test_a_plan_of_a_small_model_is_the_one_worked_out_by_hand() -> None:
     assert plan.compute_time == 9.0
     assert plan.hidden_share == pytest.approx(1 - 1 / 5)
     assert "80% of 5 s of transfers hidden" in str(plan)
+    assert "(together up to 25.0 MiB, within 2 s)" in str(replace(plan, size_bound=25 * 2**20, gap_bound=2.0))
+    assert "(together up to any size, within any time)" in str(replace(plan, size_bound=None, gap_bound=None))
     assert len(plan.table().splitlines()) == 4
     timeline = plan.timeline()
     assert timeline.duration == 10.0
