@@ -1,6 +1,6 @@
 """The explorer in a page: keys on its sliders change the plan, what its figures hold and what is drawn."""
 
-from playwright.sync_api import Locator
+from playwright.sync_api import FloatRect, Locator
 
 from deeppool.widgets.amplification_explorer import FADED
 from tests.browser.figure import Drawn
@@ -94,15 +94,21 @@ def check_columns(notebook: Notebook, panel: Locator) -> None:
     for width in (1280, 800):
         notebook.page.set_viewport_size({"width": width, "height": 900})
         notebook.until(lambda: notebook.page.evaluate("innerWidth") == width)  # noqa: B023
-        boxes = [tracks.nth(index).bounding_box() for index in range(tracks.count())]
-        assert all(box is not None and box["width"] > LEAST_TRACK for box in boxes), (width, boxes)
-        places[width] = len({box["x"] for box in boxes if box is not None})
+        # Lab lays the page out some time after it has the size.
+        notebook.until(lambda: min(box["width"] for box in boxes_of(tracks)) > LEAST_TRACK)
+        places[width] = len({box["x"] for box in boxes_of(tracks)})
         room = panel.evaluate("panel => panel.getBoundingClientRect().width")
         for index in (COMPARISON, LAYERS, WHY):
             notebook.until(lambda: abs(notebook.figure(panel, index).width - room) < 20)  # noqa: B023
             drawn = panel.locator(".js-plotly-plot").nth(index).locator(".main-svg").first
             notebook.until(lambda: (drawn.bounding_box() or {"width": 0})["width"] <= room)  # noqa: B023
     assert places == {1280: 2, 800: 1}
+
+
+def boxes_of(found: Locator) -> list[FloatRect]:
+    """Where each of some elements is."""
+    boxes = [found.nth(index).bounding_box() for index in range(found.count())]
+    return [box for box in boxes if box is not None]
 
 
 def bottom(found: Locator) -> float:

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 
@@ -42,7 +42,7 @@ HEAD, OTHER = "127.0.0.1", "127.0.0.2"
 SMALL = Job("examples.two_branch:two_branch", (), 4)
 ENDLESS = 10**6
 """Updates that no test waits for."""
-PATIENCE = 240.0
+PATIENCE = 480.0
 """Seconds; more than enough to start ranks on a busy machine, and for a background at the lowest priority there."""
 GONE_SECONDS = 10.0
 

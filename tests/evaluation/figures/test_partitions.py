@@ -31,8 +31,9 @@ def test_axes_start_at_zero_hold_everything_and_have_units():
         assert axis.range[0] == 0
         assert axis.range[1] >= max(max(trace[values]) for trace in figure.data)
     assert "(×)" in figure.layout.xaxis.title.text and "(samples/s)" in figure.layout.yaxis.title.text
-    assert figure.layout.title.subtitle.text.startswith("<b>predicted</b> from estimated layer times")
-    assert "no interference modelled" in figure.layout.title.subtitle.text
+    subtitle = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert subtitle.startswith("<b>predicted</b> from estimated layer times")
+    assert "no interference modelled" in subtitle
 
 
 @pytest.mark.parametrize(("given", "what"), [((), "nothing"), ((two_layer_plan(),), "a Plan")])
