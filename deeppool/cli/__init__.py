@@ -123,6 +123,8 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         # Files have errors of their own: what is left is standard output.
+        if error.errno != errno.ENOSPC:
+            raise
         print(f"error: cannot print the result: {error.strerror} (print it to another disk)", file=sys.stderr)
         # At its end the interpreter flushes again.
         sys.stdout = sys.stderr

@@ -30,3 +30,19 @@ def test_an_unexpected_exception_is_one_line_and_a_private_file(
     assert path.parent == tmp_path
     assert path.stat().st_mode & 0o077 == 0
     assert "in broken" in path.read_text()
+
+
+def test_without_room_for_the_traceback_the_error_is_still_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: IndexError in test_internal_errors.py, line ")
+    assert error.endswith("the traceback cannot be written: No such file or directory)\n")
