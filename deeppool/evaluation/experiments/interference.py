@@ -73,7 +73,7 @@ def with_interference(
         for index in chosen
     ]
     measured_on = f"{interference.device_name}, {interference.date}"
-    return replace(shared, points=efficient_points(simulated), interference=measured_on)
+    return replace(shared, points=efficient_points(simulated), interference=measured_on, optimality="heuristic")
 
 
 def _simulated(

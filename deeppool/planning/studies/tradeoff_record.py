@@ -96,7 +96,8 @@ class SharingAnswer:
 
     point: OperatingPoint
     optimality: str
-    """``exact``, or ``bound x``: no efficient plan under the condition is more than x times better."""
+    """``exact``, or ``bound x``: no efficient plan under the condition is more than x times better; ``heuristic``: of
+    the plans that were simulated with interference."""
 
     def __str__(self) -> str:
         return f"{self.point}; {self.optimality}"
@@ -131,7 +132,8 @@ class SharedCluster:
     burst_parallel_partitions: tuple[OperatingPoint, ...]
     """The fastest plan on each GPU count."""
     optimality: str
-    """``exact``, or ``bound x``: an efficient plan may be x times faster than the point with as much background."""
+    """``exact``, or ``bound x``: an efficient plan may be x times faster than the point with as much background;
+    ``heuristic`` where some plans were simulated with interference: others might be better."""
     search_time: float
     interference: str = ""
     """Device and date of the interference by which the points were simulated; empty: none is modelled."""
@@ -201,6 +203,8 @@ class SharedCluster:
                 f"no plan makes {self.model} {speedup:g}x as fast as one GPU: the fastest reaches "
                 f"{self.points[0].speedup:.4g}x on {self.gpus} GPUs (ask for less, or for more GPUs)"
             )
+        if self.optimality == "heuristic":
+            return SharingAnswer(point, self.optimality)
         # An efficient plan may be faster by that factor than the point with its background throughput.
         factor = optimality_factor(self.optimality)
         slower = self._highest_throughput(speedup / factor) or point

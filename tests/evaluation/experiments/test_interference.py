@@ -49,3 +49,12 @@ def test_without_a_background_there_is_nothing_to_simulate() -> None:
 def test_an_emulated_gpu_slows_some_foregrounds_down_and_leaves_others_alone() -> None:
     rates = sum(emulated_interference("a100-40").arrangements[0].foreground, ())
     assert min(rates) < 0.9 < sorted(rates)[len(rates) // 2] < 1.1
+
+
+def test_plans_that_were_simulated_claim_no_bound() -> None:
+    found = simulated(same_for_all(1.0, 0.0))
+    assert (SHARED.optimality, found.optimality) == ("exact", "heuristic")
+    answer = found.highest_throughput(found.points[-1].speedup)
+    assert answer.optimality == "heuristic"
+    assert answer.point == max(found.points, key=lambda point: point.throughput)
+    assert found.fastest(0.0).optimality == "heuristic"
