@@ -10,12 +10,12 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from faults import STOPS, apply, clock_environment, disk
-from left_behind import MARK, damaged, kind, processes, shared_memory, wait_for
+from faults import LOST_GPU, ON_PROCESSES, apply, clock_environment, disk, lose_gpu
+from left_behind import MARK, RANK, damaged, kind, pinned_ranks, processes, shared_memory, wait_for
 from scenarios import HERE, Places, Scenario
 
 START_SECONDS, LATEST = 1.0, 12.0
@@ -54,7 +54,7 @@ class Event:
     """Why it counts as lost."""
 
 
-def run(number: int, scenario: Scenario, fault: str, draw: random.Random, plan: Path, notebooks: Path) -> Event:
+def run(number: int, scenario: Scenario, fault: str, draw: random.Random, places: Places) -> Event:
     """Starts the command, makes the fault, waits for the end, and looks what is left."""
     with tempfile.TemporaryDirectory(prefix="f") as name, ExitStack() as stack:
         folder = Path(name)
@@ -65,7 +65,7 @@ def run(number: int, scenario: Scenario, fault: str, draw: random.Random, plan: 
         temporary.mkdir(exist_ok=True)
         mark = f"{os.getpid()}-{number}"
         before = shared_memory()
-        command = [str(word) for word in scenario.command(Places(plan, notebooks, folder / "output"))]
+        command = [str(word) for word in scenario.command(replace(places, output=folder / "output"))]
         launcher = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
@@ -115,7 +115,7 @@ def _observe(
     wait_for(lambda: launcher.poll() is not None, moment)
     not_hit = launcher.poll() is not None
     victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
-    not_hit |= fault in (*STOPS, "out of memory") and not victim
+    not_hit |= fault in ON_PROCESSES and not victim
     wait_for(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
     why = "" if launcher.poll() is not None or scenario.service else f"still there after {LIMIT:.0f} s"
     seconds = time.monotonic() - struck
@@ -144,16 +144,22 @@ def _strike(
     known = processes(mark)
     found = {kind(process, launcher.pid): process for process in draw.sample(known, len(known))}
     found = {name: process for name, process in found.items() if name not in scenario.spared}
+    if fault == LOST_GPU:
+        ranks = pinned_ranks(known)
+        found = {RANK: draw.choice(ranks)} if ranks else {}
     if launcher.poll() is not None or not found:
         return "", time.monotonic()
     name = draw.choice(sorted(found))
     struck = time.monotonic()
     with contextlib.suppress(psutil.Error, ProcessLookupError):
-        apply(fault, found[name], folder, draw)
+        if fault == LOST_GPU:
+            lose_gpu(psutil.Process(launcher.pid), found[name])
+        else:
+            apply(fault, found[name], folder, draw)
     if fault == "stop" and name == "launcher":
         time.sleep(LAUNCHER_STOPPED)
         launcher.send_signal(signal.SIGCONT)
-    return name if fault in (*STOPS, "out of memory") else "", struck
+    return name if fault in ON_PROCESSES else "", struck
 
 
 def _ending(

@@ -22,6 +22,11 @@ JUMP = 3600.0
 STOPS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}
 
 
+LOST_GPU = "lost GPU"
+ON_PROCESSES = (*STOPS, "out of memory", LOST_GPU)
+"""Faults that hit one process."""
+
+
 def needs_root(fault: str) -> bool:
     """Whether a fault cannot be made by another user."""
     return fault in ("full disk", "read-only output", "partition")
@@ -63,6 +68,15 @@ def apply(fault: str, victim: psutil.Process, folder: Path, draw: random.Random)
             stream.write(struct.pack("d", draw.choice((-JUMP, JUMP))))
     elif fault == "partition":
         subprocess.run(["ip", "link", "set", "deeppool-p1", "down"], check=True)
+
+
+def lose_gpu(launcher: psutil.Process, rank: psutil.Process) -> None:
+    """Takes the core of a rank from its launcher, as when a container's cpuset shrinks, and kills the rank."""
+    left = sorted({*launcher.cpu_affinity()} - {*rank.cpu_affinity()})
+    # Each thread has its own cores.
+    for thread in launcher.threads():
+        os.sched_setaffinity(thread.id, left)
+    rank.kill()
 
 
 def _fill(path: Path) -> None:

@@ -39,8 +39,9 @@ def job() -> dp.TrainingJob:
     )
 
 
-def write_plan(path: Path) -> None:
-    """Writes a plan for two ranks in which every layer is on both."""
+def write_plan(path: Path, profile_path: Path) -> None:
+    """Writes a profile, and a plan for two ranks in which every layer is on both."""
     profile = dp.profile(job().capture(), device="cpu", batch_sizes=[BATCH // 2, BATCH])
+    dp.save(profile, profile_path)
     plan = dp.plan(profile, dp.find_cluster("loopback", 2), BATCH)
     dp.save(replace(plan, layers=tuple(replace(layer, gpus=(0, 1), gpu_count=2) for layer in plan.layers)), path)

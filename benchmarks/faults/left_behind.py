@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,6 +13,9 @@ from deeppool.execution.checkpoint import latest, load_weights
 
 MARK = "DEEPPOOL_FAULTS_MARK"
 """Variable of the environment, which descendants inherit."""
+
+RANK = "execution.worker"
+"""Kind of a rank, and of its processes that load data."""
 
 
 def processes(mark: str) -> list[psutil.Process]:
@@ -41,12 +44,25 @@ def kind(process: psutil.Process, launcher: int) -> str:
     return "unknown"
 
 
+def pinned_ranks(known: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Returns the ranks among processes that have a core each."""
+    found, names = [], {process.pid: kind(process, launcher=0) for process in known}
+    for process in known:
+        with contextlib.suppress(psutil.Error):
+            is_rank = names[process.pid] == RANK and names.get(process.ppid()) != RANK
+            found += [process] if is_rank and len(process.cpu_affinity()) == 1 else []
+    return found
+
+
 def shared_memory() -> set[str]:
     """Returns the shared memory that no process uses or names: other processes of the machine may have some."""
     # A semaphore is mapped under a name that it had for a moment only: its inode identifies it.
-    used, commands = set(), ""
+    # Only processes with the same mounts have this /dev/shm.
+    used, commands, mounts = set(), "", Path("/proc/self/ns/mnt").readlink()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
+            if (process / "ns" / "mnt").readlink() != mounts:
+                continue
             lines = (process / "maps").read_text().splitlines()
             used |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
             # A folder there is removed by a process that has it as an argument.

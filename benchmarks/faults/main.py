@@ -24,10 +24,24 @@ sys.path.insert(0, str(Path(__file__).parent))
 from event import NOT_HIT, Event, run
 from faults import needs_root
 from job import write_plan
-from scenarios import SCENARIOS, Scenario
+from scenarios import SCENARIOS, Places, Scenario
 from small_notebooks import write_notebooks
 
 from deeppool.base import serialization
+
+ISOLATED = "DEEPPOOL_FAULTS_ISOLATED"
+"""Variable of the environment of a process that has its own mounts and network."""
+MOUNTS = """
+mount -t tmpfs tmpfs /dev/shm && mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns || exit 1
+ip link set lo up && exec "$@"
+"""
+
+
+def isolate() -> None:
+    """Starts this process again with shared memory and a network of its own: other work on the machine has the same."""
+    if os.geteuid() == 0 and not os.environ.get(ISOLATED):
+        os.environ[ISOLATED] = "1"
+        os.execvp("unshare", ["unshare", "--mount", "--net", "sh", "-c", MOUNTS, "sh", sys.executable, *sys.argv])
 
 
 def drawn(number: int, seed: int, pairs: Sequence[tuple[Scenario, str]]) -> tuple[Scenario, str, random.Random]:
@@ -76,19 +90,21 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[scenario.name for scenario in SCENARIOS], help="commands to hit")
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
+    isolate()
     # The event under way ends its processes, and unmounts its disk.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     pairs, deadline = pairs_here(arguments.only), time.monotonic() + arguments.seconds
     documents = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
     events = [Event(**{**document, "left": tuple(document["left"])}) for document in documents]
     with tempfile.TemporaryDirectory(prefix="faults-plan-") as name:
-        plan, notebooks = Path(name) / "plan.json", Path(name) / "notebooks"
-        write_plan(plan)
-        write_notebooks(notebooks, plan)
+        folder = Path(name)
+        places = Places(folder / "plan.json", folder / "profile.json", folder / "notebooks", output=folder)
+        write_plan(places.plan, places.profile)
+        write_notebooks(places.notebooks, places.plan)
         for number in sorted({*range(arguments.events)} - {event.number for event in events}):
             if time.monotonic() > deadline:
                 break
-            events.append(run(number, *drawn(number, arguments.seed, pairs), plan, notebooks))
+            events.append(run(number, *drawn(number, arguments.seed, pairs), places))
             print(events[-1], file=sys.stderr, flush=True)
             text = json.dumps([asdict(event) for event in events], indent=1)
             serialization.write_text(text, arguments.output)

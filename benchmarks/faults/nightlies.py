@@ -161,7 +161,7 @@ def main() -> None:
     rounds = [Round(**each) for each in json.loads(arguments.output.read_text())] if arguments.output.exists() else []
     with tempfile.TemporaryDirectory(prefix="nights-plan-") as name:
         plan, notebooks = Path(name) / "plan.json", Path(name) / "notebooks"
-        write_plan(plan)
+        write_plan(plan, plan.with_name("profile.json"))
         write_notebooks(notebooks, plan)
         for number in range(len(rounds), arguments.rounds):
             rounds.append(run(number, arguments.seed, notebooks))

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faults import LOST_GPU
+
 HERE = Path(__file__).parent
 DEEPPOOL = (
     sys.executable,
@@ -23,6 +25,8 @@ class Places:
     """Files and folders of one event."""
 
     plan: Path
+    profile: Path
+    """What the plan was made from."""
     notebooks: Path
     output: Path
 
@@ -54,10 +58,11 @@ def _technique(name: str, faults: tuple[str, ...] = EVERYWHERE, spared: tuple[st
     )
 
 
-def _train(*more: str) -> Callable[[Places], Sequence[object]]:
+def _train(*more: str, fewer: bool = False) -> Callable[[Places], Sequence[object]]:
     return lambda places: (
         *(*DEEPPOOL, "train", places.plan, "job:job", "--steps", STEPS, "--checkpoints", places.output / "kept"),
         *("--checkpoint-every", 200, "-o", places.output / "training.json", *more),
+        *(("--min-ranks", 1, "--profile", places.profile) if fewer else ()),
     )
 
 
@@ -71,6 +76,7 @@ SCENARIOS = (
     ),
     Scenario("train", _train()),
     Scenario("train, restarts", _train("--restarts", "3")),
+    Scenario("train, fewer ranks", _train("--restarts", "3", fewer=True), faults=(*EVERYWHERE, LOST_GPU)),
     _technique("eager-SGD"),
     _technique("Caramel"),
     _technique("two waves"),

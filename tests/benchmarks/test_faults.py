@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from deeppool.device.cpu import usable_cores
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "faults"
 MODULES = ("event", "faults", "job", "left_behind", "main", "scenarios", "small_notebooks")
 
@@ -35,7 +37,8 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def hit(benchmark: ModuleType, source: str, fault: str, seed: int = 0):
     scenario = benchmark.Scenario("a command", lambda places: (sys.executable, "-c", source))
-    return benchmark.run(0, scenario, fault, random.Random(seed), Path("plan.json"), Path("notebooks"))
+    places = benchmark.Places(Path("plan.json"), Path("profile.json"), Path("notebooks"), Path())
+    return benchmark.run(0, scenario, fault, random.Random(seed), places)
 
 
 @pytest.mark.processes
@@ -91,6 +94,28 @@ print(f"error: {abs(time.time() - wall - (time.monotonic() - passed)):.0f}", fil
 sys.exit(1)
 """
     assert hit(benchmark, source, "clock jump").said == "error: 3600"
+
+
+LOSES_ITS_CORE = """
+import os, subprocess, sys
+cores = sorted(os.sched_getaffinity(0))[:2]
+os.sched_setaffinity(0, cores)
+pin = "import os; os.sched_setaffinity(0, {core}); import time; time.sleep(20)"
+rank = subprocess.Popen([sys.executable, "-c", pin.format(core=cores[1:]), "deeppool.execution.worker"])
+other = subprocess.Popen([sys.executable, "-c", pin.format(core=cores[:1]), "another"])
+code, left = rank.wait(), os.sched_getaffinity(0)
+other.kill()
+print("error:", code, left == {cores[0]}, other.wait(), file=sys.stderr)
+sys.exit(1)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs a core to lose")
+def test_a_lost_gpu_is_a_core_of_the_launcher_and_the_rank_there(benchmark) -> None:
+    benchmark.START_SECONDS, benchmark.LATEST = 1.0, 1.1
+    event = hit(benchmark, LOSES_ITS_CORE, "lost GPU")
+    assert (event.end, event.victim, event.said) == ("error", "execution.worker", "error: -9 True -9")
 
 
 def test_each_pair_comes_once_before_any_comes_again_and_the_seed_repeats_it(benchmark) -> None:
