@@ -15,6 +15,7 @@ from deeppool.advice.techniques import (
     partial_collectives,
     two_waves,
 )
+from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import PRESETS, Cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
@@ -27,6 +28,7 @@ from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.table import Profile
 
 
+@interruptible
 def advise(
     model: Profile | CapturedModel | torch.nn.Module | str,
     cluster: Cluster | int,

@@ -15,10 +15,10 @@ from deeppool.collocation.spinners import Spinners
 from deeppool.device.kinds import find_kind
 from deeppool.execution.ranks import Ranks
 from deeppool.graph.models.workloads import find_workload, save_model
-from deeppool.job import Job
+from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher, LocalLauncher
-from deeppool.processes.rank_group import private_folder
+from deeppool.processes.rank_group import private_folder, report_start
 
 WORKER = "deeppool.execution.worker"
 
@@ -46,6 +46,7 @@ def collocated_processes(
     emulated_rank: int | None = None,
     load_imbalance: Delays | None = None,
     reports_progress: bool = False,
+    report: Progress = lambda what, share: None,
 ) -> Iterator[CollocatedProcesses]:
     """Starts ranks, background jobs and spinners and waits until they are ready; ends all of them with the block.
 
@@ -58,6 +59,7 @@ def collocated_processes(
         emulated_rank: the one rank to run, emulating the others; None: all ranks run.
         load_imbalance: delays of the ranks before they compute; None: none.
         reports_progress: whether background jobs report their progress while they train.
+        report: see :data:`deeppool.job.Progress`.
 
     Raises:
         CaptureError: the plan's model is unknown here.
@@ -84,7 +86,7 @@ def collocated_processes(
             )
         )
         if setup is None:
-            ranks.wait_until_ready()
+            ranks.wait_until_ready(report_start(report))
             yield CollocatedProcesses(launcher.cores, ranks)
             return
         jobs, others = stack.enter_context(HelperProcesses()), stack.enter_context(HelperProcesses())
@@ -94,9 +96,10 @@ def collocated_processes(
         on_cores = find_kind(plan.device).on_cores
         # A GPU does not sleep as a core does.
         spinners = Spinners(others, launcher, count, setup.sharing) if on_cores else None
-        ranks.wait_until_ready()
+        ranks.wait_until_ready(report_start(report))
         channel: JobChannel = RankChannel(ranks, job_setup) if in_process else jobs
         background = BackgroundJobs(setup.job, channel, reports_progress=reports_progress, on_cores=on_cores)
+        report(f"starting: waiting for the first step of {setup.job.name} in the background", 0.0)
         background.wait_until_ready()
         if spinners is not None:
             spinners.wait_until_ready()

@@ -229,7 +229,7 @@ LAB_OPTIONS = (
 )
 """Options that keep JupyterLab local, whatever the user's settings: it fetches nothing and listens on this machine."""
 LAB_CONFIGURATION = Path(__file__).parent / "jupyter"
-"""Defaults of JupyterLab's settings, which the user's own settings override.
+"""Defaults of JupyterLab's settings, which the user's own settings override, and the list of runs in its sidebar.
 
 No question about news. Widgets' messages go to the kernel's main thread: ipykernel drops those of a subshell that
 JupyterLab has deleted, and buttons are dead from then on, in every tab.
@@ -244,7 +244,11 @@ def start_lab(folder: str | os.PathLike[str], *, port: int | None = None, browse
         port: port to listen on, an error if it is taken; by default the first free one from 8888.
         browser: whether to open a browser.
     """
-    command = [sys.executable, "-m", "jupyterlab", *LAB_OPTIONS, f"--ServerApp.root_dir={Path(folder).resolve()}"]
+    command = [
+        *(sys.executable, "-m", "jupyterlab", *LAB_OPTIONS),
+        f"--ServerApp.root_dir={Path(folder).resolve()}",
+        f"--LabApp.extra_labextensions_path={LAB_CONFIGURATION / 'labextensions'}",
+    ]
     if port is not None:
         command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     if not browser:

@@ -1,6 +1,6 @@
 """A rank that has its device and has joined the other ranks: the start of those that are not ranks of a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,16 @@ def start_ranks(group: RankGroup, launcher: Launcher, program: str, ranks: int, 
         group.start(program).send("setup", **place, **setup)
 
 
-def wait_until_joined(group: RankGroup) -> list[Message]:
+def wait_until_joined(group: RankGroup, on_wait: Callable[[str], None] | None = None) -> list[Message]:
     """Waits until every rank is ready and has joined the others; returns their answers.
+
+    Args:
+        group: the ranks.
+        on_wait: called with the ranks that are waited for and what they do, as text.
 
     Raises:
         RankFailedError: a rank failed, or did not join the others in time.
     """
-    return group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+    return group.collect(
+        "ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS, on_wait=on_wait
+    )

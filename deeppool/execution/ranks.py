@@ -78,10 +78,8 @@ class Ranks:
         Raises:
             RunError: the plan needs more GPUs or memory than the launcher has.
         """
-        # Weights, gradients and momentum.
-        state = 3 * plan.parameter_bytes
-        launcher.check(plan.model, RUNTIME_BYTES + state)
-        self._disk_seconds = DISK_SECONDS + state / SLOW_DISK
+        check_ranks(plan, launcher)
+        self._disk_seconds = DISK_SECONDS + _state_bytes(plan) / SLOW_DISK
         self._slowest: float | None = None
         self._emulated = emulate is not None
         self.group = RankGroup(launcher)
@@ -111,14 +109,19 @@ class Ranks:
             self.group.close()
             raise
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, on_wait: Callable[[str], None] | None = None) -> None:
         """Waits until every rank has captured the model and joined the others.
+
+        Args:
+            on_wait: called with the ranks that are waited for and what they do, as text.
 
         Raises:
             RankFailedError: a rank failed, or did not join the others in time.
             RunError: the ranks order the samples differently.
         """
-        answers = self.group.collect("ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS)
+        answers = self.group.collect(
+            "ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS, on_wait=on_wait
+        )
         orders = [answer["order"] for answer in answers]
         other = next((rank for rank, order in enumerate(orders) if order != orders[0]), None)
         if other is not None:
@@ -222,3 +225,17 @@ class Ranks:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.group.__exit__(kind)
+
+
+def check_ranks(plan: Plan, launcher: Launcher) -> None:
+    """Checks that the ranks of a plan fit on the launcher's machines.
+
+    Raises:
+        RunError: they have too few GPUs, or too little memory.
+    """
+    launcher.check(plan.model, RUNTIME_BYTES + _state_bytes(plan))
+
+
+def _state_bytes(plan: Plan) -> int:
+    """Returns the bytes of weights, gradients and momentum."""
+    return 3 * plan.parameter_bytes

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
@@ -25,6 +26,7 @@ from deeppool.planning.search.search import search_partitions
 from deeppool.profiling.table import Profile
 
 
+@interruptible
 def plan(
     profile: Profile,
     cluster: Cluster | int,
@@ -147,6 +149,7 @@ def plan_from_costs(
     return replace(made, search=search, claim=claim, goal=goal, background=background)
 
 
+@interruptible
 def frontier(
     profile: Profile,
     cluster: Cluster | int,

@@ -14,6 +14,9 @@ SILENT_SECONDS = 30.0
 LATE_SECONDS = 5.0
 """Seconds without a heartbeat after which a rank is reported as hung once no rank makes progress."""
 
+MOST_NAMED = 2
+"""Ranks that a line of progress names."""
+
 
 @dataclass(slots=True)
 class RankStatus:
@@ -63,6 +66,18 @@ class HangDetector:
             # A heartbeat may be as old as many short updates.
             what = f"training, after update {message['step']}"
             rank.heartbeat = {**rank.heartbeat, "what": what, "waits": False, "at": None}
+
+    def describe_missing(self, finished: Collection[str]) -> str:
+        """Returns which ranks have not completed the command, and what they do; not those that wait for others.
+
+        Args:
+            finished: names of ranks that completed it.
+        """
+        missing = [rank for rank in self.ranks.values() if rank.name not in finished]
+        missing = [rank for rank in missing if not rank.waits] or missing
+        more = len(missing) - MOST_NAMED
+        named = [f"{rank.name} ({rank.what})" for rank in missing[:MOST_NAMED]]
+        return ", ".join(named) + (f", and {more} more" if more > 0 else "")
 
     def hung(
         self, timeout: float, rendezvous_timeout: float, finished: Collection[str], when: str

@@ -110,9 +110,8 @@ class LocalLauncher:
         if find_kind(self._device).on_gpus:
             present = gpu_count()
             if len(self.gpus) > present:
-                raise RunError(
-                    f"the plan needs {len(self.gpus)} GPUs, this machine has {present} (plan with --gpus {present})"
-                )
+                step = f"plan with --gpus {present}" if present else "plan for its cores: profile with --device cpu"
+                raise RunError(f"the plan needs {len(self.gpus)} GPUs, this machine has {present} ({step})")
             return
         import psutil
 

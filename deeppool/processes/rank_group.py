@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from deeppool.base.cancellation import wait
 from deeppool.device import control_group
+from deeppool.job import Progress
 from deeppool.processes.failure_attribution import failure_error, out_of_memory_kills, root_cause
 from deeppool.processes.hang_detector import HangDetector, RankStatus
 from deeppool.processes.launcher import Launcher
@@ -76,6 +77,7 @@ class RankGroup:
         on_message: Callable[[Message], None] | None = None,
         *,
         rendezvous_timeout: float = math.inf,
+        on_wait: Callable[[str], None] | None = None,
     ) -> list[Message]:
         """Waits for one answer of each rank; returns them in the order of ranks.
 
@@ -85,6 +87,7 @@ class RankGroup:
             when: what the ranks do meanwhile, for the error.
             on_message: called with every other message except heartbeats.
             rendezvous_timeout: timeout while all ranks wait for one another, if it is shorter.
+            on_wait: called whenever it changes which ranks have not answered, or what they do, with both as text.
 
         Raises:
             RankFailedError: a rank failed, or none made progress in time; all are ended.
@@ -92,6 +95,7 @@ class RankGroup:
         """
         answers: dict[ProcessHandle, Message] = {}
         self._hang_detector.progress = self._hang_detector.clock
+        waited_for = ""
         while len(answers) < len(self._ranks):
             received = self._receive(TICK, when)
             if received is not None:
@@ -102,6 +106,10 @@ class RankGroup:
                     on_message(message)
             allowed = timeout() if callable(timeout) else timeout
             finished = {process.name for process in answers}
+            missing = self._hang_detector.describe_missing(finished)
+            if on_wait is not None and missing not in ("", waited_for):
+                waited_for = missing
+                on_wait(missing)
             hung = self._hang_detector.hung(allowed, min(rendezvous_timeout, allowed), finished, when)
             if hung is not None and self._inbox.empty():
                 self.close(grace=0)
@@ -170,6 +178,16 @@ class RankGroup:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(grace=2.0 if kind is None else 0)
+
+
+def report_start(report: Progress, done: float = 0.0) -> Callable[[str], None]:
+    """Returns a callback for :meth:`RankGroup.collect` that reports for which ranks a start still waits.
+
+    Args:
+        report: see :data:`deeppool.job.Progress`.
+        done: completed fraction meanwhile.
+    """
+    return lambda missing: report(f"starting: waiting for {missing}", done)
 
 
 @contextlib.contextmanager

@@ -108,6 +108,7 @@ def launch(
             emulated_rank=emulate_rank,
             load_imbalance=load_imbalance,
             reports_progress=on_sample is not None,
+            report=report,
         ) as processes:
             publisher = SamplePublisher(on_sample, processes.background)
             measurement = InterleavedMeasurement(

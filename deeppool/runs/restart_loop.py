@@ -21,7 +21,7 @@ from deeppool.execution.ranks import Ranks
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.replan import replan
 from deeppool.processes.managed_process import Message
-from deeppool.processes.rank_group import private_folder
+from deeppool.processes.rank_group import private_folder, report_start
 from deeppool.records.training_record import Attempt, TrainingRecord, format_loss
 from deeppool.runs.train_record import build_training_record
 from deeppool.runs.training_state import ReplanTrigger, TrainingProgress, TrainingSettings, metrics_of
@@ -118,7 +118,7 @@ class RestartLoop:
                     gradient_sync=settings.gradient_sync,
                     load_imbalance=settings.load_imbalance,
                 ) as ranks:
-                    ranks.wait_until_ready()
+                    ranks.wait_until_ready(report_start(settings.report, self._progress.updates / settings.steps))
                     self._resume(ranks)
                     self._train(ranks, folder)
             finally:

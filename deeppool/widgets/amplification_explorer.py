@@ -4,7 +4,7 @@ import functools
 import html
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,24 @@ import traitlets
 
 from deeppool import figures
 from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
-from deeppool.errors import DeeppoolError
+from deeppool.errors import DeeppoolError, RunError
+from deeppool.execution.ranks import check_ranks
 from deeppool.figures import theme
 from deeppool.figures.frontier import frontier_mark
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.plan import LimitScope, Plan
 from deeppool.planning.report.alternatives import PlanAlternatives, alternatives_of
+from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.request import check_limit
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.studies.tradeoff_record import SharedCluster
+from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
 from deeppool.records import files
 from deeppool.units import format_bit_rate
+from deeppool.widgets.code_box import CodeBox
+from deeppool.widgets.collocation_panel import CollocationPanel
 from deeppool.widgets.controls import LABEL, choice, grid, powers, steps
 from deeppool.widgets.exploration import PlanCache, PlanQuery, View, at_speed
 from deeppool.widgets.latest_task import LatestTask
@@ -104,6 +109,16 @@ class AmplificationExplorer(Panel):
         self.summary.add_class("dp-summary")
         self.file = ipywidgets.Text(description="file", style=LABEL, layout=ipywidgets.Layout(width="60%"))
         self.button, self.save_status = ipywidgets.Button(description="Save plan"), ipywidgets.HTML()
+        self.run_here = ipywidgets.Button(
+            description="Run this here", tooltip="run the plan on this machine", layout={"width": "auto"}
+        )
+        self.code = CodeBox(
+            lambda: plan_python(self._plan),
+            lambda: plan_command(self._plan),
+            self.run_here,
+        )
+        self.run = ipywidgets.VBox()
+        """A :class:`deeppool.widgets.CollocationPanel` of the plan that is to run here; empty at first."""
         self.corrections = ipywidgets.HBox()
         """Buttons that set a control to a value with which there is a plan; empty while there is one."""
         self._drawing, self._task, self._explanation = threading.RLock(), LatestTask(), LatestTask()
@@ -141,6 +156,8 @@ class AmplificationExplorer(Panel):
                 self._why,
                 ipywidgets.HBox([self.file, self.button]),
                 self.save_status,
+                self.code,
+                self.run,
             ],
             error_after=controls,
         )
@@ -154,6 +171,8 @@ class AmplificationExplorer(Panel):
         traitlets.link((self, "selected"), (self.layer, "value"))
         self.observe(self.guarded(lambda _: self._on_selection_change()), "selected")
         self.on_click(self.button, self._on_save)
+        self.code.connect(self)
+        self.on_click(self.run_here, self.prepare_run)
         self.on_theme(self._draw)
 
     def save(self, path: str | Path | None = None) -> Path:
@@ -168,6 +187,25 @@ class AmplificationExplorer(Panel):
         written = files.save(self.plan, path or self.file.value).resolve()
         self.save_status.value = f'<span role="status">saved: {html.escape(str(written))}</span>'
         return written
+
+    def prepare_run(self) -> CollocationPanel:
+        """Shows a panel that runs the displayed plan on this machine, beside a background job; starts nothing yet.
+
+        Raises:
+            RunError: this machine has too few GPUs or cores, or too little memory; the page offers as many as there
+                are.
+        """
+        launcher = LocalLauncher(self._plan.device, self._plan.gpus)
+        check_ranks(self._plan, launcher)
+        if launcher.cores < self._plan.gpus:
+            fitting = max(count for _, count in self.gpus.options if count <= launcher.cores)
+            self._offer({f"use {fitting} GPU{'s' * (fitting > 1)}": (self.gpus, fitting)})
+            raise RunError(
+                f"the plan needs {self._plan.gpus} cores, this machine has {launcher.cores} (plan for as many)"
+            )
+        panel = CollocationPanel(self._plan)
+        self.run.children = (panel,)
+        return panel
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the comparison and the selected layer's costs are drawn; False after ``timeout`` seconds."""
@@ -336,11 +374,17 @@ class AmplificationExplorer(Panel):
             return
         fitting = max(count for _, count in self.gpus.options if count <= batch)
         enough = min((size for _, size in self.global_batch.options if size >= gpus), default=batch)
+        self._offer(
+            {
+                f"use batch {enough:,}": (self.global_batch, enough),
+                f"use {fitting:,} GPU{'s' * (fitting > 1)}": (self.gpus, fitting),
+            }
+        )
+
+    def _offer(self, changes: Mapping[str, tuple[ipywidgets.Widget, int]]) -> None:
+        """Shows a button per change, which sets a control to a value."""
         buttons = []
-        for text, control, value in (
-            (f"use batch {enough:,}", self.global_batch, enough),
-            (f"use {fitting:,} GPU{'s' * (fitting > 1)}", self.gpus, fitting),
-        ):
+        for text, (control, value) in changes.items():
             button = ipywidgets.Button(description=text, layout={"width": "auto"})
             self.on_click(button, functools.partial(setattr, control, "value", value))
             buttons.append(button)

@@ -20,11 +20,13 @@ from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
+from deeppool.planning.report.as_code import launch_command, launch_python
 from deeppool.records.files import save_run
 from deeppool.records.run_record import RunRecord
 from deeppool.runs.handle import RunHandle, start
 from deeppool.runs.launch import launch
 from deeppool.telemetry import Sampler
+from deeppool.widgets.code_box import CodeBox
 from deeppool.widgets.collocation_settings import CollocationSettings
 from deeppool.widgets.live_figure import update_figure
 from deeppool.widgets.panel import Panel
@@ -92,8 +94,12 @@ class CollocationPanel(Panel):
         self._finished_run: RunHandle[RunRecord] | None = None
         """The run whose end has been handled: a run may notify of its end more than once."""
         self._drawing, self._next_draw = threading.RLock(), 0.0
+        self.code = CodeBox(
+            lambda: launch_python(self.settings.arguments()), lambda: launch_command(self.settings.arguments())
+        )
         buttons = ipywidgets.HBox([self.launch, self.stop, self.bar])
-        super().__init__([self.settings, buttons, self.status, self.jobs, self._live])
+        super().__init__([self.settings, buttons, self.status, self.jobs, self._live, self.code])
+        self.code.connect(self)
         self.on_click(self.launch, self.begin)
         self.on_click(self.stop, self.end)
         self.settings.on_bound(self.guarded(self._change_bound))

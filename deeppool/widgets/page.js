@@ -62,7 +62,20 @@ function render({ model, el }) {
     timer = undefined;
     say("");
   };
-  model.on("msg:custom", answered);
+  const told = (message) => {
+    answered();
+    if (message.copy === undefined) return;
+    const copied = navigator.clipboard?.writeText(message.copy) ?? Promise.reject();
+    copied.then(
+      () => note("Copied."),
+      () => note("The browser allows no copying: click the code, and press Ctrl-C."),
+    );
+  };
+  // The code is drawn by another widget, so it may come later.
+  const note = (text) => requestAnimationFrame(() => {
+    el.closest(".dp-panel")?.querySelectorAll(".dp-code").forEach((code) => (code.dataset.note = text));
+  });
+  model.on("msg:custom", told);
   // JupyterLab disconnects every widget of a kernel that is restarted.
   const lost = () => {
     clearTimeout(timer);
@@ -85,7 +98,7 @@ function render({ model, el }) {
   watcher.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
   return () => {
     clearTimeout(timer);
-    model.off("msg:custom", answered);
+    model.off("msg:custom", told);
     model.off("comm_live_update", lost);
     watcher.disconnect();
     detach();

@@ -24,3 +24,7 @@ class Page(anywidget.AnyWidget):
     def acknowledge_click(self) -> None:
         """Tells the page that the kernel handles its click."""
         self.send({"click": "handled"})
+
+    def copy(self, text: str) -> None:
+        """Copies a text to the clipboard; a browser allows that within seconds of a click only."""
+        self.send({"copy": text})

@@ -77,6 +77,10 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         button.add_class("dp-click")
         button.on_click(handle)
 
+    def copy(self, text: str) -> None:
+        """Copies a text to the clipboard of the page, which says whether it could."""
+        self._page.copy(text)
+
     def on_point_click(self, figure: go.FigureWidget, callback: Callable[[Any, int], object]) -> None:
         """Registers a guarded callback of a click on a point: its trace and its index. A redraw may drop it."""
 

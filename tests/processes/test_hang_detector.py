@@ -40,6 +40,20 @@ STUCK = {
 }
 
 
+def test_a_start_names_the_ranks_that_others_wait_for_and_what_they_do() -> None:
+    detector = HangDetector({f"rank {number}": RankStatus(f"rank {number}") for number in range(5)})
+    assert detector.describe_missing(()) == "rank 0 (its start), rank 1 (its start), and 3 more"
+    for name in ("rank 0", "rank 2", "rank 3"):
+        detector.record(name, heartbeat("meeting the other ranks", 1.0, waits=True))
+    detector.record("rank 4", heartbeat("making the model and the data", 1.0))
+    assert detector.describe_missing(()) == "rank 1 (its start), rank 4 (making the model and the data)"
+    assert detector.describe_missing(("rank 1",)) == "rank 4 (making the model and the data)"
+    # Where all wait for one another, none is better than the others.
+    assert detector.describe_missing(("rank 1", "rank 4")) == (
+        "rank 0 (meeting the other ranks), rank 2 (meeting the other ranks), and 1 more"
+    )
+
+
 def test_the_rank_that_does_not_wait_for_others_is_the_one_that_hangs() -> None:
     detector = make_detector()
     beat(detector, STUCK, 20)

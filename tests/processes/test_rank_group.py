@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from deeppool.errors import RankFailedError
-from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.processes.rank_group import RankGroup, private_folder, report_start
 from tests.execution.test_faults import wait_until
 
 LOST = {
@@ -69,6 +69,26 @@ def test_a_rank_that_exits_silently_is_the_root_cause_though_its_peer_was_aborte
             RankFailedError, match=r"^rank 1 ended with exit code 0 while .*, missed by rank 0 in forward"
         ):
             group.collect("done", 60.0, "while they trained")
+
+
+def test_a_start_reports_each_change_of_what_it_waits_for() -> None:
+    reported: list[tuple[str, float]] = []
+    with RankGroup(EndedLauncher(0, 0)) as group:  # type: ignore[arg-type]
+        first, second = group.start("any"), group.start("any")
+        meeting = {"event": "heartbeat", "what": "meeting the other ranks", "since": 1.0, "waits": True}
+        for rank, message in (
+            (first, meeting),
+            (first, meeting),
+            (second, {"event": "ready"}),
+            (first, {"event": "ready"}),
+        ):
+            first.inbox.put((rank, message))
+        wait = report_start(lambda what, done: reported.append((what, done)), 0.25)
+        group.collect("ready", 60.0, "while they started", on_wait=wait)
+    assert reported == [
+        ("starting: waiting for rank 1 (its start)", 0.25),
+        ("starting: waiting for rank 0 (meeting the other ranks)", 0.25),
+    ]
 
 
 @pytest.mark.processes

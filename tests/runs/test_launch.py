@@ -251,6 +251,7 @@ def test_the_loss_is_finite(collocated) -> None:
 def test_progress_never_goes_back(collocated) -> None:
     whats, shares = zip(*collocated[1], strict=True)
     assert whats[0] == "starting"
+    assert any(what.startswith("starting: waiting for rank ") for what in whats)
     assert whats[-1] == "done"
     assert list(shares) == sorted(shares)
     assert shares[-1] == 1

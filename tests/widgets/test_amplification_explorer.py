@@ -1,5 +1,6 @@
 """The explorer's controls and what it shows, without a browser: the plan of the sliders, in every figure."""
 
+import html
 import math
 import threading
 from dataclasses import replace
@@ -15,9 +16,10 @@ from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.plan_graph import MOST_NODES
 from deeppool.figures.timeline import MARK
 from deeppool.planning.report.alternatives import alternatives_of
+from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
-from deeppool.widgets import AmplificationExplorer, TimelineView
+from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView
 from deeppool.widgets.amplification_explorer import FADED
 from deeppool.widgets.exploration import PlanQuery
 from tests.strategies import make_graph, profile_from_times
@@ -391,3 +393,46 @@ def test_a_selected_layer_is_found_in_a_linked_timeline() -> None:
     assert outline == MARK
     view.selected = "layer9"
     assert "no displayed timeline has a span of layer &#x27;layer9&#x27;" in view.problem
+
+
+def test_the_code_that_it_copies_is_that_of_the_displayed_plan() -> None:
+    panel = explorer()
+    sent = []
+    panel._page.send = sent.append
+    panel.limit.value = 1.1
+    as_python, as_command = panel.code.buttons
+    as_python.click()
+    assert panel.code.text == plan_python(panel.plan)
+    assert "amplification_limit=1.1" in panel.code.text
+    assert sent[-1] == {"copy": panel.code.text}
+    as_command.click()
+    assert panel.code.text == plan_command(panel.plan) == sent[-1]["copy"]
+    assert html.escape(panel.code.text) in panel.code.code.value
+    assert panel.problem == ""
+
+
+def test_a_plan_that_fits_here_gets_a_panel_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeppool.processes.launcher.usable_cores", lambda: (0, 1))
+    panel = explorer()
+    panel.run_here.click()
+    assert "the plan needs 4 cores, this machine has 2" in panel.problem
+    assert panel.run.children == ()
+    (correction,) = panel.corrections.children
+    assert correction.description == "use 2 GPUs"
+    correction.click()
+    assert panel.gpus.value == 2
+    panel.run_here.click()
+    (run,) = panel.run.children
+    assert isinstance(run, CollocationPanel)
+    assert run.plan == panel.plan
+    assert panel.problem == ""
+    # The run keeps the plan that it was opened for.
+    panel.limit.value = 1.0
+    assert run.plan.amplification_limit == 2.0
+
+
+def test_a_plan_for_gpus_says_how_to_get_one_for_this_machine() -> None:
+    panel = AmplificationExplorer(replace(PROFILE, device="cuda"), cluster=CLUSTER, gpus=4, global_batch=16)
+    panel.run_here.click()
+    assert "this machine has 0 (plan for its cores: profile with --device cpu)" in panel.problem
+    assert panel.run.children == ()

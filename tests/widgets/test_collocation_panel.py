@@ -13,6 +13,7 @@ from deeppool.base.live_sample import BackgroundSample, LiveSample
 from deeppool.base.sharing import MEANINGS, POLICIES, find_sharing
 from deeppool.errors import RunCancelledError, RunError
 from deeppool.job import Job
+from deeppool.planning.report.as_code import launch_command, launch_python
 from deeppool.records.run_record import RunRecord
 from deeppool.runs import launch
 from deeppool.widgets import CollocationPanel, collocation_panel
@@ -338,3 +339,13 @@ def test_a_real_run_is_followed_its_bound_changed_and_its_record_kept(tmp_path: 
     assert "held         50 % from the start: " in str(record)
     assert any("the bound was changed while it ran" in note for note in record.notes)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [panel.path.name]
+
+
+def test_the_code_that_it_copies_launches_with_the_settings_of_the_controls(tmp_path: Path) -> None:
+    panel = CollocationPanel(two_layer_plan(), folder=tmp_path, max_slowdown=0.03, seconds=12.0)
+    panel.settings.background.value = "squeezenet1_1"
+    for button, make in zip(panel.code.buttons, (launch_python, launch_command), strict=True):
+        button.click()
+        assert panel.code.text == make(panel.settings.arguments())
+        assert "squeezenet1_1" in panel.code.text
+    assert panel.problem == ""

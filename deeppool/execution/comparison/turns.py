@@ -11,7 +11,7 @@ from deeppool.execution.ranks import RUNTIME_BYTES
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
-from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.processes.rank_group import RankGroup, private_folder, report_start
 
 TIMEOUT = 600.0
 """Seconds without progress of any rank after which one counts as hung."""
@@ -149,5 +149,5 @@ def joined_ranks(
         save(folder)
         launcher.distribute_files(folder)
         start_ranks(group, launcher, program, ranks, device=device, **setup)
-        answers = wait_until_joined(group)
+        answers = wait_until_joined(group, None if report is None else report_start(report))
         yield Turns(group, answers[0]["device_name"], report, timeout)

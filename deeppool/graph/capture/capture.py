@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from deeppool.base.interruption import interruptible
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
 from deeppool.graph.capture.batch_sizes import check_sizes
@@ -72,6 +73,7 @@ class CapturedModel:
         return CapturedModel(self.graph, program, groups, self.batch_symbols, source)
 
 
+@interruptible
 def capture(
     model: nn.Module | str,
     input_shape: Shapes | None = None,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deeppool.base.interruption import interruptible
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
@@ -30,7 +31,7 @@ from deeppool.interleaving.crossover.round_time import (
 )
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
-from deeppool.processes.rank_group import private_folder
+from deeppool.processes.rank_group import private_folder, report_start
 from deeppool.training.training_job import TrainingJob
 
 COMPARED_WORKER = "deeppool.interleaving.crossover.compared_rank"
@@ -38,6 +39,7 @@ WARM_UP_ROUNDS = 2
 """Of each order, before the rounds that count."""
 
 
+@interruptible
 def compare_orders(
     jobs: Sequence[TrainingJob],
     *,
@@ -89,7 +91,7 @@ def compare_orders(
             program=COMPARED_WORKER,
         ) as running,
     ):
-        device_name, _ = running.wait_until_ready()
+        device_name, _ = running.wait_until_ready(None if on_progress is None else report_start(on_progress))
         turns = Turns(running.group, device_name, on_progress)
         batches = {name: batch for name, (_, batch) in named.items()}
         for order in orders:

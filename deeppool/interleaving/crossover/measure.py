@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from deeppool.base.interruption import interruptible
 from deeppool.device.protocol import Precision
 from deeppool.interleaving.crossover.named_jobs import LIBRARY, named_jobs
 from deeppool.interleaving.crossover.round_time import JobCosts
@@ -10,6 +11,7 @@ from deeppool.processes.launcher import Launcher
 from deeppool.training.training_job import TrainingJob
 
 
+@interruptible
 def measure_jobs(
     jobs: Sequence[TrainingJob],
     *,

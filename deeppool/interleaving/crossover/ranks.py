@@ -1,6 +1,6 @@
 """Starts, commands and ends the ranks of jobs that cross over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,17 @@ class CrossoverRanks:
             self.group.close()
             raise
 
-    def wait_until_ready(self) -> tuple[str, list[dict[str, Any]]]:
+    def wait_until_ready(self, on_wait: Callable[[str], None] | None = None) -> tuple[str, list[dict[str, Any]]]:
         """Waits until every rank has made all jobs and joined the others; returns the device's name, and each job's.
+
+        Args:
+            on_wait: called with the ranks that are waited for and what they do, as text.
 
         Raises:
             RankFailedError: a rank failed, did not join the others in time, or has too little memory.
             RunError: the ranks order a job's samples differently.
         """
-        answers = wait_until_joined(self.group)
+        answers = wait_until_joined(self.group, on_wait)
         return answers[0]["device_name"], [
             _same_order(job) for job in zip(*(answer["jobs"] for answer in answers), strict=True)
         ]

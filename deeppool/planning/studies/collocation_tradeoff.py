@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
@@ -16,6 +17,7 @@ from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedClus
 from deeppool.profiling.table import Profile
 
 
+@interruptible
 def share(
     profile: Profile,
     cluster: Cluster | int,

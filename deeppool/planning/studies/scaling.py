@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
@@ -51,6 +52,7 @@ UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
 """Errors that make one point missing instead of failing the study."""
 
 
+@interruptible
 def scaling(
     profile: Profile,
     steps: StepsToAccuracy,

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
+from deeppool.base.interruption import interruptible
 from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
@@ -28,6 +29,7 @@ VIEW = 1e-9
 amplification is relative to a layer's time. Proportional to the batch, because a view costs no more on many GPUs."""
 
 
+@interruptible
 def estimate(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: Shapes | None = None,

@@ -22,7 +22,7 @@ from deeppool.device.kinds import KINDS, find_kind
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.launcher import LocalLauncher
-from deeppool.processes.rank_group import RankGroup, private_folder
+from deeppool.processes.rank_group import RankGroup, private_folder, report_start
 from deeppool.profiling.network.patterns import (
     ELEMENT_BYTES,
     METHOD,
@@ -96,7 +96,7 @@ def measure_network(
                 schedules=schedules,
                 rendezvous=str(folder / "rendezvous"),
             )
-        group.collect("ready", START_TIMEOUT, "while it started")
+        group.collect("ready", START_TIMEOUT, "while it started", on_wait=report_start(report))
         answers = group.collect(
             "done",
             SILENCE_TIMEOUT,

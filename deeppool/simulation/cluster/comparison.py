@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
@@ -79,6 +80,7 @@ class ClusterComparison:
         return "\n".join([heading, *(f"  {result}" for result in self.results)])
 
 
+@interruptible
 def compare_strategies(
     trace: WorkloadTrace,
     cluster: Cluster | int,

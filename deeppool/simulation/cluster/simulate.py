@@ -12,6 +12,7 @@ the job is placed: a job that is spread over more nodes than that would be slowe
 
 from collections.abc import Mapping
 
+from deeppool.base.interruption import interruptible
 from deeppool.base.sharing import Policy, Sharing, find_sharing
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
@@ -24,6 +25,7 @@ from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.conditions import Conditions
 
 
+@interruptible
 def simulate_cluster(
     trace: WorkloadTrace,
     cluster: Cluster | int,

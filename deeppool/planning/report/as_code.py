@@ -1,0 +1,104 @@
+"""The Python, or the command, that makes a plan or a run again."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from deeppool.cluster.cluster import PRESETS, Cluster
+from deeppool.planning.plan import Plan
+
+CLUSTER_FILE, PLAN_FILE, RUN_FILE = "cluster.json", "plan.json", "run.json"
+JOB = "package.module:job"
+
+
+def plan_python(plan: Plan) -> str:
+    """Returns a cell that makes the plan again from the file of its profile."""
+    arguments = ["profile", "cluster", f"global_batch={plan.global_batch}"]
+    arguments += [f"{name}={value!r}" for name, value in _options(plan).items()]
+    lines = [
+        "import deeppool as dp",
+        "",
+        f"profile = dp.load({_profile_file(plan)!r})  # written by dp.save(profile, …); its fingerprint is "
+        f"{plan.profile_fingerprint}",
+        f"cluster = {_cluster_python(plan.cluster)}",
+        f"plan = dp.plan({', '.join(arguments)})",
+    ]
+    return "\n".join(lines)
+
+
+def plan_command(plan: Plan) -> str:
+    """Returns the command that makes the plan again from the file of its profile."""
+    words = ["deeppool", "plan", _profile_file(plan), "--gpus", str(plan.gpus)]
+    words += ["--global-batch", str(plan.global_batch), *_command_options(_options(plan))]
+    words += ["--cluster", plan.cluster.name if _is_preset(plan.cluster) else CLUSTER_FILE, "-o", PLAN_FILE]
+    note = "" if _is_preset(plan.cluster) else f"  # dp.save(plan.cluster, {CLUSTER_FILE!r}) writes the cluster"
+    return shlex.join(words) + note
+
+
+def launch_python(arguments: Mapping[str, Any]) -> str:
+    """Returns a cell that runs the plan of a file.
+
+    Args:
+        arguments: keyword arguments of :func:`deeppool.launch`; a background that is an object is named ``job``.
+    """
+    given = [
+        f"{name}={value!r}" if isinstance(value, str | int | float) else f"{name}=job"
+        for name, value in arguments.items()
+        if value is not None
+    ]
+    return "\n".join(
+        [
+            "import deeppool as dp",
+            "",
+            f"plan = dp.load({PLAN_FILE!r})",
+            f"record = dp.launch({', '.join(['plan', *given])})",
+            f"dp.save(record, {RUN_FILE!r})",
+        ]
+    )
+
+
+def launch_command(arguments: Mapping[str, Any]) -> str:
+    """Returns the command that runs the plan of a file; arguments are those of :func:`launch_python`."""
+    given = {name: value if isinstance(value, str | int | float) else JOB for name, value in arguments.items() if value}
+    return shlex.join(["deeppool", "run", PLAN_FILE, *_command_options(given), "-o", RUN_FILE])
+
+
+def _options(plan: Plan) -> dict[str, Any]:
+    """Returns the options of the plan that are not the defaults."""
+    given = {
+        "amplification_limit": (plan.amplification_limit, None),
+        "limit_scope": (plan.limit_scope, "layer"),
+        "goal": (plan.goal, "fastest"),
+        "search": (plan.search, "exact"),
+        "network_model": (plan.network_model, "ring" if plan.cluster.measured is None else "measured"),
+        "optimizer": (plan.optimizer, "momentum"),
+    }
+    return {name: value for name, (value, default) in given.items() if value != default}
+
+
+def _command_options(options: Mapping[str, Any]) -> list[str]:
+    """Returns the options of a command; they are those of Python with dashes."""
+    return [
+        word
+        for name, value in options.items()
+        for word in (f"--{name.replace('_', '-')}", f"{value:.12g}" if isinstance(value, float) else str(value))
+    ]
+
+
+def _profile_file(plan: Plan) -> str:
+    return f"{plan.model}.json"
+
+
+def _is_preset(cluster: Cluster) -> bool:
+    preset = PRESETS.get(cluster.name)
+    return preset is not None and replace(preset, gpus=cluster.gpus) == cluster
+
+
+def _cluster_python(cluster: Cluster) -> str:
+    if _is_preset(cluster):
+        return f"dp.find_cluster({cluster.name!r}, gpus={cluster.gpus})"
+    if cluster.measured is not None:
+        return f"dp.find_cluster({CLUSTER_FILE!r}, gpus={cluster.gpus})  # dp.save(plan.cluster, {CLUSTER_FILE!r})"
+    # The representation of such a record is the call that makes it.
+    return repr(cluster).replace("Cluster(", "dp.Cluster(", 1).replace("=Link(", "=dp.Link(")

@@ -1,0 +1,77 @@
+"""An interrupted call is one line in a notebook, and still a KeyboardInterrupt everywhere else."""
+
+import atexit
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import deeppool as dp
+from deeppool.base.interruption import RunInterrupted, interruptible
+from deeppool.base.run_registry import registered
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    """An IPython without history, as a notebook's kernel has one."""
+    made = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    yield made
+    made.atexit_operations()
+    atexit.unregister(made.atexit_operations)
+
+
+def compute() -> None:
+    """Is interrupted as by Ctrl-C, or a notebook's square."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@interruptible
+def inner() -> None:
+    compute()
+
+
+@registered
+def outer(*, on_progress: Any = None) -> None:
+    inner()
+
+
+def test_a_notebook_shows_one_line_and_the_name_of_the_call_that_its_user_made(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.user_ns["outer"] = outer
+    result = shell.run_cell("outer()")
+    shown = capsys.readouterr()
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert (shown.out + shown.err).strip() == (
+        "RunInterrupted: outer was interrupted, nothing of it is running any more"
+    )
+
+
+def test_other_errors_keep_their_traceback(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.user_ns["compute"] = interruptible(lambda: 1 // 0)
+    shell.run_cell("compute()")
+    assert "Traceback" in capsys.readouterr().out
+
+
+def test_the_public_calls_that_take_long_are_interruptible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is interrupted in the first thing that it does with its argument."""
+
+    class Interrupts:
+        def __getattr__(self, name: str) -> None:
+            compute()
+
+        def __fspath__(self) -> str:
+            compute()
+            return ""
+
+    for function, options in (
+        (dp.plan, {"cluster": "dgx-a100", "global_batch": 8}),
+        (dp.frontier, {"cluster": "dgx-a100", "global_batch": 8}),
+        (dp.launch, {}),
+        (dp.train, {"job": None, "steps": 1}),
+    ):
+        with pytest.raises(RunInterrupted, match=f"^{function.__name__} was interrupted"):
+            function(Interrupts(), **options)
