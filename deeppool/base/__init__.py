@@ -6,6 +6,7 @@ private_files  files that only this user may read
 timeline       Span, Timeline
 sharing        Sharing: how a background job shares a device with the foreground
 cancellation   cancelling work from another thread
+interruption   an interrupted call is one line in a notebook
 live_sample    one sample of a live run
 run_control    changing the bound of a run while it runs
 run_registry   the runs of this user: list them, stop them

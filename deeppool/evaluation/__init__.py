@@ -17,7 +17,8 @@ number_comparison  whether a number changed beyond its noise
 regression_report  a nightly run compared with earlier ones
 archive            the folder of nightly runs
 index              index page of a nightly run
-jupyter            settings that `deeppool lab` gives to JupyterLab
+jupyter            settings that `deeppool lab` gives to JupyterLab, and the list of runs in its sidebar
+runs_handlers      the requests that this list makes of JupyterLab's server
 templates          HTML templates of the index page and of tables
 figures            figures of single evaluation notebooks
 experiments        simulations and measurements of single evaluation notebooks

@@ -20,6 +20,7 @@ run_panel, runs_panel, technique_panel, telemetry_panel, timeline_view, transfer
 collocation_settings  the controls of a collocated run
 comparison_panel  ways to train on live ranks: selection, progress, stop, result
 panel            base class: errors below the controls, figures that follow the page's theme
+code_box         buttons that copy what a panel shows as Python or as a command
 layer_figure     the layers of a plan as bars or on the graph of its model
 live_figure      in-place updates of a displayed figure
 page             theme, keys and unanswered clicks in the browser

@@ -1,5 +1,6 @@
 """Buttons that copy the code of what a panel shows, as Python and as a command."""
 
+import functools
 import html
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ class CodeBox(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def connect(self, panel: "Panel") -> None:
         """Makes the buttons copy by the page of a panel."""
         for button, make in zip(self.buttons, self._texts.values(), strict=True):
-            panel.on_click(button, lambda make=make: self._copy(panel, make))
+            panel.on_click(button, functools.partial(self._copy, panel, make))
 
     def _copy(self, panel: "Panel", make: Callable[[], str]) -> None:
         self.text = make()
