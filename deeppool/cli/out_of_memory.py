@@ -1,5 +1,6 @@
 """Out of memory in this process: an allocation, a library that is loaded, or a thread."""
 
+import contextlib
 import errno
 import re
 
@@ -7,6 +8,8 @@ _TEXT = re.compile(
     r"failed to map segment|allocate memory|not enough memory|out of memory|unable to allocate|can't start new thread",
     re.IGNORECASE,
 )
+_NO_ROOM = 64 * 2**20
+"""Bytes: C code that could not allocate what is far below this often fails without saying why."""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
@@ -17,5 +20,19 @@ def ran_out_of_memory(error: BaseException) -> bool:
             return True
         if isinstance(found, ImportError | OSError | RuntimeError) and _TEXT.search(str(found)):
             return True
+        if isinstance(found, ImportError | SystemError) and _at_its_limit():
+            return True
         found = found.__cause__ or found.__context__
+    return False
+
+
+def _at_its_limit() -> bool:
+    """Whether this process has mapped nearly all that it may (``ulimit -v``)."""
+    with contextlib.suppress(ImportError, OSError):
+        import resource
+
+        import psutil
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return limit != resource.RLIM_INFINITY and psutil.Process().memory_info().vms > limit - _NO_ROOM
     return False

@@ -26,6 +26,24 @@ def test_a_command_that_cannot_load_its_libraries_says_so_in_one_line(tmp_path) 
     assert ended.stderr == "error: this process ran out of memory (free some, or raise its limit: ulimit -v)\n"
 
 
+AT_ITS_LIMIT = """
+import resource
+import psutil
+from deeppool.cli.out_of_memory import ran_out_of_memory
+error = SystemError("error return without exception set")
+mapped = psutil.Process().memory_info().vms
+for room in (2**20, 2**30):
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + room, resource.RLIM_INFINITY))
+    print(ran_out_of_memory(error), ran_out_of_memory(ValueError("wrong")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
+def test_an_error_of_c_code_that_gives_no_reason_counts_only_where_no_memory_is_left() -> None:
+    ended = subprocess.run([sys.executable, "-c", AT_ITS_LIMIT], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["True", "False", "False", "False"]
+
+
 def test_the_cause_of_an_error_counts_and_other_errors_do_not() -> None:
     try:
         try:
