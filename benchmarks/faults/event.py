@@ -19,9 +19,10 @@ from left_behind import MARK, RANK, damaged, kind, pinned_ranks, processes, shar
 from scenarios import HERE, Places, Scenario
 
 START_SECONDS, LATEST = 1.0, 12.0
-"""When the fault comes, in seconds after the start of the command."""
+"""When the fault comes, in seconds after the start of the command on an idle machine."""
 LIMIT = 150.0
-"""Seconds after the fault in which a command must have ended; all would end by themselves in much less."""
+"""Seconds after the fault in which a command must have ended; idle machines take much less."""
+SLOWEST = 4.0
 LAUNCHER_STOPPED = 5.0
 """Seconds for which a launcher is stopped, as by Ctrl-Z, before it is continued."""
 SERVICE_SECONDS = 25.0
@@ -111,13 +112,14 @@ def _observe(
     before: set[str],
     launcher: "subprocess.Popen[bytes]",
 ) -> Event:
-    moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST)
+    moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST) * slowness()
     wait_for(lambda: launcher.poll() is not None, moment)
     not_hit = launcher.poll() is not None
     victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
     not_hit |= fault in ON_PROCESSES and not victim
-    wait_for(lambda: launcher.poll() is not None, SERVICE_SECONDS if scenario.service else LIMIT)
-    why = "" if launcher.poll() is not None or scenario.service else f"still there after {LIMIT:.0f} s"
+    limit = SERVICE_SECONDS if scenario.service else LIMIT * slowness()
+    wait_for(lambda: launcher.poll() is not None, limit)
+    why = "" if launcher.poll() is not None or scenario.service else f"still there after {limit:.0f} s"
     seconds = time.monotonic() - struck
     answered = scenario.service and launcher.poll() is None and _answers()
     if scenario.service and launcher.poll() is None:
@@ -130,6 +132,11 @@ def _observe(
     why = why or ending[1] or harmed or ("left something behind" if left else "")
     end = NOT_HIT if not_hit else "lost" if why else ending[0]
     return Event(number, scenario.name, fault, victim, moment, end, seconds, _last_line(folder), left, why)
+
+
+def slowness() -> float:
+    """Returns how many times longer than on an idle machine everything takes, by the load of this one."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), SLOWEST)
 
 
 def _strike(

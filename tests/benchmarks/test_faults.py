@@ -1,6 +1,7 @@
 """What counts as survived and what as lost: commands whose end is known, hit for real."""
 
 import importlib
+import os
 import random
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(found, "START_SECONDS", 0.1)
     monkeypatch.setattr(found, "LATEST", 0.2)
     monkeypatch.setattr(found, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(found, "slowness", lambda: 1.0)
     yield found
     for name in MODULES:
         sys.modules.pop(name, None)
@@ -116,6 +118,14 @@ def test_a_lost_gpu_is_a_core_of_the_launcher_and_the_rank_there(benchmark) -> N
     benchmark.START_SECONDS, benchmark.LATEST = 1.0, 1.1
     event = hit(benchmark, LOSES_ITS_CORE, "lost GPU")
     assert (event.end, event.victim, event.said) == ("error", "execution.worker", "error: -9 True -9")
+
+
+def test_all_is_given_more_time_on_a_busy_machine(benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, expected in ((0.5, 1.0), (5.0, 2.5), (100.0, 4.0)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert benchmark.slowness() == expected
 
 
 def test_each_pair_comes_once_before_any_comes_again_and_the_seed_repeats_it(benchmark) -> None:
