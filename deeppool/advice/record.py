@@ -70,6 +70,10 @@ class Advice:
                 f"advice has times of DDP and findings, got {len(self.data_parallel)} and {len(self.findings)}"
             )
 
+    def check_totals(self) -> None:
+        """Compares the totals of the plan with its layers, as the reader of files does."""
+        self.plan.check_totals()
+
     @property
     def baseline(self) -> DataParallelTime:
         """DDP on the number of GPUs on which it is fastest."""

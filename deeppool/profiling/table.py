@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from deeppool.device.kinds import graphs_name
+from deeppool.device.kinds import find_kind, graphs_name
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.graph.layer import LayerGraph
@@ -62,7 +62,7 @@ class Profile:
     measurements: tuple[Measurement, ...]
     """Measurements of the distinct signatures of the graph."""
     device: str
-    """Kind of device: ``cpu`` or ``cuda``."""
+    """Kind of device, of :data:`deeppool.device.kinds.KINDS`."""
     device_name: str
     precision: Precision
     threads: int
@@ -93,6 +93,7 @@ class Profile:
             raise InvalidValueError(
                 f"batch_sizes must be ascending positive numbers, got {list(self.batch_sizes)} (for example 1,2,4,8)"
             )
+        find_kind(self.device)
         if self.update_per_byte is not None and self.update_per_byte < 0:
             raise InvalidValueError(f"update_per_byte must not be negative, got {self.update_per_byte:g} seconds")
         known = {measurement.signature for measurement in self.measurements}

@@ -182,6 +182,31 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
         files.load(tmp_path / "profile.json")
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "value", "phrase"),
+    [
+        ("price-list", ("iteration_time",), 0, "iteration_time must be positive, got 0"),
+        ("price-list", ("layers",), [], "layers must be at least 1, got 0"),
+        ("profile", ("device",), "x", "device must be one of cpu, cuda, emulated, .*, got 'x'"),
+        ("replan", ("before", "layers"), [], "a plan needs layers, a global batch"),
+        ("replan", ("after", "iteration_time"), 1e9, "iteration_time is 1e[+]09, the layers sum up to"),
+        ("advice", ("plan", "iteration_time"), 1e9, "iteration_time is 1e[+]09, the layers sum up to"),
+        ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
+    ],
+)
+def test_values_that_nothing_can_show_are_refused(
+    kind: str, place: tuple[Any, ...], value: object, phrase: str, tmp_path: Path
+) -> None:
+    document = json.loads((RECORDED / f"{kind}.json").read_text())
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    (tmp_path / "edited.json").write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match=phrase):
+        files.load(tmp_path / "edited.json")
+
+
 def test_a_layer_that_no_other_reads_is_refused_unless_it_is_the_last(tmp_path: Path) -> None:
     document = json.loads((RECORDED / "profile.json").read_text())
     layers = document["graph"]["layers"]

@@ -72,6 +72,11 @@ class Replan:
     profile: Profile
     """The corrected profile."""
 
+    def check_totals(self) -> None:
+        """Compares the totals of both plans with their layers, as the reader of files does."""
+        self.before.check_totals()
+        self.after.check_totals()
+
     @property
     def plan(self) -> Plan:
         """The plan to run from now on: the new one if it is recommended, else the old one."""

@@ -49,6 +49,12 @@ class PlanAlternatives:
     iteration_time: float
     layers: tuple[LayerAlternatives, ...]
 
+    def __post_init__(self) -> None:
+        if not self.iteration_time > 0:
+            raise InvalidValueError(f"iteration_time must be positive, got {self.iteration_time:g}")
+        if not self.layers:
+            raise InvalidValueError("layers must be at least 1, got 0")
+
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
         return (
