@@ -66,7 +66,12 @@ def run(number: int, scenario: Scenario, fault: str, draw: random.Random, places
         temporary.mkdir(exist_ok=True)
         mark = f"{os.getpid()}-{number}"
         before = shared_memory()
-        command = [str(word) for word in scenario.command(replace(places, output=folder / "output"))]
+        command = [
+            str(word)
+            for word in scenario.command(
+                replace(places, output=folder / "output", steps=int(places.steps / slowness()))
+            )
+        ]
         launcher = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,

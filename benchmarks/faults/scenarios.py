@@ -29,6 +29,8 @@ class Places:
     """What the plan was made from."""
     notebooks: Path
     output: Path
+    steps: int = STEPS
+    """Of a training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def _technique(name: str, faults: tuple[str, ...] = EVERYWHERE, spared: tuple[st
     script = HERE / "technique.py"
     return Scenario(
         name,
-        lambda places: (sys.executable, script, name, places.plan, places.output, STEPS),
+        lambda places: (sys.executable, script, name, places.plan, places.output, places.steps),
         faults=faults,
         spared=spared,
     )
@@ -60,7 +62,7 @@ def _technique(name: str, faults: tuple[str, ...] = EVERYWHERE, spared: tuple[st
 
 def _train(*more: str, fewer: bool = False) -> Callable[[Places], Sequence[object]]:
     return lambda places: (
-        *(*DEEPPOOL, "train", places.plan, "job:job", "--steps", STEPS, "--checkpoints", places.output / "kept"),
+        *(*DEEPPOOL, "train", places.plan, "job:job", "--steps", places.steps, "--checkpoints", places.output / "kept"),
         *("--checkpoint-every", 200, "-o", places.output / "training.json", *more),
         *(("--min-ranks", 1, "--profile", places.profile) if fewer else ()),
     )
@@ -87,7 +89,7 @@ SCENARIOS = (
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2),
             # Its own logs stay behind in the temporary folder otherwise.
             *("--log-dir", places.output / "logs"),
-            *(HERE / "technique.py", "rotating partitions", places.plan, places.output, 500),
+            *(HERE / "technique.py", "rotating partitions", places.plan, places.output, places.steps // 6),
         ),
         faults=("kill", "out of memory", "clock jump"),
         foreign=True,

@@ -2,7 +2,7 @@
 
     python benchmarks/mutation/cover.py -o coverage.db [TESTS …]      # all tests without any
 
-Processes that tests start count, too, as parts of their test: commands, fork servers, and what these fork; but for those
+Processes that tests start count, too, as parts of their test: commands, fork servers and what these fork, but for those
 that are killed. Several calls with the same file add up.
 """
 

@@ -1,10 +1,11 @@
 """Do the tests notice when the code is wrong?
 
-    python benchmarks/mutation/main.py -o mutation.json --mutants 60
+    python benchmarks/mutation/cover.py -o coverage.db
+    python benchmarks/mutation/main.py -o mutation.json --coverage coverage.db --mutants 60
 
 Mutants are drawn at random among the comparisons, arithmetic and boolean operators, integer constants and conditions
-of the planner, the scheduling policies, the collectives and the readers of files. Each is tried in a
-copy of the package: first the tests of the same name as the module, then those of its folder, until one fails.
+of the planner, the scheduling policies, the collectives and the readers of files. Each is tried in a copy of the
+package with all tests that run its line, those of the module's own file and folder first, until one fails.
 """
 
 import argparse
@@ -20,6 +21,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from coverage import CoverageData
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 AREAS = {
@@ -45,6 +49,8 @@ class Mutant:
     module: str
     """Path from the checkout."""
     line: int
+    lines: tuple[int, int]
+    """First and last line of its statement, without the statements in it."""
     number: int
     """Of the places of the module that can be changed."""
     before: str
@@ -57,7 +63,9 @@ class Result:
 
     mutant: Mutant
     outcome: str
-    """``killed``, ``survived``, or ``not finished`` in time."""
+    """``killed``, ``survived``, ``not finished`` in time, or ``not run``: no test runs the line."""
+    tests: int
+    """Tests that run it."""
     seconds: float
 
 
@@ -65,25 +73,33 @@ def main() -> None:
     """Tries mutants and prints how many were killed, by area, and those that survived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file; a second call goes on with it")
+    parser.add_argument("--coverage", type=Path, required=True, help="which test runs which line (cover.py)")
     parser.add_argument("--mutants", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of the tests of one mutant")
     arguments = parser.parse_args()
+    covered = CoverageData(str(arguments.coverage))
+    covered.read()
     drawn = draw(arguments.mutants, arguments.seed)
     known = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
-    results = [Result(Mutant(**each.pop("mutant")), **each) for each in known]
+    results = [Result(mutant_of(each.pop("mutant")), **each) for each in known]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("deeppool", "tests", "benchmarks", "notebooks", "docs", "examples"):
             shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(CHECKOUT / "pyproject.toml", copy)
         for mutant in drawn[len(results) :]:
-            results.append(tried(mutant, copy, arguments.timeout))
+            results.append(tried(mutant, copy, tests_of(mutant, covered), arguments.timeout))
             print(
                 f"{len(results)}/{len(drawn)} {results[-1].outcome}: {described(mutant)}", file=sys.stderr, flush=True
             )
             arguments.output.write_text(json.dumps([asdict(result) for result in results], indent=1))
     print(table(results))
+
+
+def mutant_of(document: dict[str, Any]) -> Mutant:
+    """Returns a mutant of the file of an earlier call."""
+    return Mutant(**{**document, "lines": tuple(document["lines"])})
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
@@ -104,18 +120,27 @@ def modules(area: str) -> Iterator[Path]:
 def mutants(area: str, module: Path) -> list[Mutant]:
     """Returns every mutant of a module."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
-    found = []
+    found, statements = [], [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for number, (node, changed) in enumerate(places(tree)):
         before = first_line(node)
         with changed:
             after = first_line(node)
-        found.append(Mutant(area, str(module.relative_to(CHECKOUT)), node.lineno, number, before, after))
+        lines = statement_lines(node, statements)
+        found.append(Mutant(area, str(module.relative_to(CHECKOUT)), node.lineno, lines, number, before, after))
     return found
 
 
-def first_line(node: ast.AST) -> str:
-    """Returns the source of a node, of a statement its first line."""
-    return ast.unparse(node).splitlines()[0]
+def statement_lines(node: ast.expr | ast.stmt, statements: list[ast.stmt]) -> tuple[int, int]:
+    """Returns the lines of the innermost statement around a node, without the statements in that."""
+    around = [each for each in statements if first_of(each) <= node.lineno <= (each.end_lineno or each.lineno)]
+    inner = min(around, key=lambda each: (each.end_lineno or each.lineno) - first_of(each))
+    body = getattr(inner, "body", None)
+    return first_of(inner), body[0].lineno - 1 if body else inner.end_lineno or inner.lineno
+
+
+def first_of(statement: ast.stmt) -> int:
+    """Returns the first line of a statement, its decorators included."""
+    return min(each.lineno for each in (statement, *getattr(statement, "decorator_list", ())))
 
 
 class Change:
@@ -158,7 +183,25 @@ def _is_text(node: ast.BinOp) -> bool:
     )
 
 
-def tried(mutant: Mutant, copy: Path, timeout: float) -> Result:
+def tests_of(mutant: Mutant, covered: CoverageData) -> list[str]:
+    """Returns the tests that run the statement of a mutant; of one that only imports run, those that run its module."""
+    (file,) = [file for file in covered.measured_files() if file.endswith(f"/{mutant.module}")] or [""]
+    by_line = covered.contexts_by_lineno(file) if file else {}
+    first, last = mutant.lines
+    found = {test for line in range(first, last + 1) for test in by_line.get(line, ()) if test}
+    if any("" in by_line.get(line, ()) for line in range(first, last + 1)):
+        found |= {test for tests in by_line.values() for test in tests if test}
+    path = Path(mutant.module)
+    folder = Path("tests", *path.parent.parts[1:])
+
+    def order(test: str) -> tuple[bool, bool, str]:
+        file = Path(test.partition("::")[0])
+        return file != folder / f"test_{path.stem}.py", not file.is_relative_to(folder), test
+
+    return sorted(found, key=order)
+
+
+def tried(mutant: Mutant, copy: Path, tests: list[str], timeout: float) -> Result:
     """Changes the module in the copy, runs its tests until one fails, and changes it back."""
     module = copy / mutant.module
     original = module.read_text(encoding="utf-8")
@@ -168,34 +211,18 @@ def tried(mutant: Mutant, copy: Path, timeout: float) -> Result:
         module.write_text(ast.unparse(tree), encoding="utf-8")
     started = time.monotonic()
     try:
-        outcome = "survived"
-        for tests in suites(mutant.module, copy):
-            left = timeout - (time.monotonic() - started)
-            if left <= 0 or outcome != "survived":
-                break
-            outcome = outcome_of(tests, copy, left)
+        outcome = outcome_of(tests, copy, timeout) if tests else "not run"
     finally:
         module.write_text(original, encoding="utf-8")
-    return Result(mutant, outcome, round(time.monotonic() - started, 1))
-
-
-def suites(module: str, copy: Path) -> Iterator[list[str]]:
-    """Yields the test files of a module: those of its name, then the others of its folder."""
-    path = Path(module)
-    folder = copy / "tests" / path.parent.relative_to("deeppool")
-    while not folder.is_dir():
-        folder = folder.parent
-    own = folder / f"test_{path.stem}.py"
-    if own.exists():
-        yield [str(own)]
-    others = [str(each) for each in sorted(folder.glob("test_*.py")) if each != own]
-    if others:
-        yield others
+    return Result(mutant, outcome, len(tests), round(time.monotonic() - started, 1))
 
 
 def outcome_of(tests: list[str], copy: Path, timeout: float) -> str:
     """Returns what the tests say to the copy as it is."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not stress", *tests]
+    # More than a command line may hold.
+    listed = copy / "tests-of-the-mutant.txt"
+    listed.write_text("\n".join(tests), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"@{listed}"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -205,8 +232,9 @@ def outcome_of(tests: list[str], copy: Path, timeout: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             return "not finished"
-    # 5: the file has no test but those that were left out.
-    return "survived" if code in (0, 5) else "killed"
+    if code == 4:
+        raise SystemExit(f"a test of {listed} is not there: make the coverage file again")
+    return "survived" if code == 0 else "killed"
 
 
 def described(mutant: Mutant) -> str:
@@ -216,10 +244,10 @@ def described(mutant: Mutant) -> str:
 
 def table(results: list[Result]) -> str:
     """Returns how many mutants were killed, by area, and those that were not."""
-    lines = ["| area | mutants | killed | survived | not finished |", "|---|---|---|---|---|"]
+    lines = ["| area | mutants | killed | survived | run by no test | not finished |", "|---" * 6 + "|"]
     for area in AREAS:
         outcomes = [result.outcome for result in results if result.mutant.area == area]
-        told = " | ".join(str(outcomes.count(kind)) for kind in ("killed", "survived", "not finished"))
+        told = " | ".join(str(outcomes.count(kind)) for kind in ("killed", "survived", "not run", "not finished"))
         lines.append(f"| {area} | {len(outcomes)} | {told} |")
     lines += [f"{result.outcome}: {described(result.mutant)}" for result in results if result.outcome != "killed"]
     return "\n".join(lines)
