@@ -143,6 +143,11 @@ def first_of(statement: ast.stmt) -> int:
     return min(each.lineno for each in (statement, *getattr(statement, "decorator_list", ())))
 
 
+def first_line(node: ast.AST) -> str:
+    """Returns the source of a node, of a statement its first line."""
+    return ast.unparse(node).splitlines()[0]
+
+
 class Change:
     """A change of one attribute of a node, within a ``with`` block."""
 
