@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from deeppool.base.run_control import BoundInterval
 from deeppool.base.sharing import Policy, Sharing
 from deeppool.base.timeline import Timeline
+from deeppool.errors import InvalidValueError
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.cost_saved import CostSaved
 from deeppool.units import format_percent, format_seconds
@@ -111,6 +112,10 @@ class ForegroundResult:
     background."""
     wake_delay: WakeDelay | None = None
     """Delay of the ranks' wake-ups while collocated, under all bounds; None: not measured."""
+
+    def __post_init__(self) -> None:
+        if not self.slowdown > -1:
+            raise InvalidValueError(f"slowdown must be above -1, an iteration without time, got {self.slowdown:g}")
 
 
 @dataclass(frozen=True, slots=True)
