@@ -107,7 +107,7 @@ def draw(count: int, seed: int) -> list[Mutant]:
     places = {area: [mutant for module in modules(area) for mutant in mutants(area, module)] for area in AREAS}
     for area, found in places.items():
         random.Random(f"{seed} {area}").shuffle(found)
-    return [places[area][turn] for turn in range(-(-count // len(AREAS))) for area in AREAS][:count]
+    return [found[turn] for turn in range(count) for found in places.values() if turn < len(found)][:count]
 
 
 def modules(area: str) -> Iterator[Path]:
