@@ -192,6 +192,10 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
         ("replan", ("after", "iteration_time"), 1e9, "iteration_time is 1e[+]09, the layers sum up to"),
         ("advice", ("plan", "iteration_time"), 1e9, "iteration_time is 1e[+]09, the layers sum up to"),
         ("run", ("foreground", "slowdown"), -1, "slowdown must be above -1, an iteration without time, got -1"),
+        *(
+            ("shared-cluster", ("data_parallel_partitions", 1, name), 0, "speedup and throughput must be positive, got")
+            for name in ("iteration_time", "speedup", "throughput")
+        ),
         ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
     ],
 )

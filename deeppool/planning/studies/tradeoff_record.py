@@ -52,6 +52,13 @@ class OperatingPoint:
     throughput: float
     """Throughput of the cluster, foreground plus background."""
 
+    def __post_init__(self) -> None:
+        if not min(self.iteration_time, self.speedup, self.throughput) > 0:
+            raise InvalidValueError(
+                f"iteration_time, speedup and throughput must be positive, got {self.iteration_time:g}, "
+                f"{self.speedup:g} and {self.throughput:g}"
+            )
+
     @property
     def amplification_limit(self) -> float:
         """The limit with which ``plan(…, limit_scope="iteration")`` on ``gpus`` GPUs finds this point; at least 1."""
