@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.base.timeline import Timeline
+from deeppool.errors import InvalidValueError
 from deeppool.records.compute_times import ComputeTimes, straggler
 from deeppool.records.run_record import GovernorResult, StageTimes, TimeSummary, format_losses, governor_lines
 from deeppool.records.transfer_plan import TransferPlan
@@ -161,6 +162,10 @@ class TrainingRecord:
     """How long each rank computes before it meets the others; the first update of each start is left out."""
     attempts: tuple[Attempt, ...] = ()
     """Starts of the ranks in this call, in order; empty in records of earlier versions."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise InvalidValueError("metrics are of at least 1 update, got none")
 
     @property
     def planned_time(self) -> float:

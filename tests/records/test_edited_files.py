@@ -196,6 +196,7 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
             ("shared-cluster", ("data_parallel_partitions", 1, name), 0, "speedup and throughput must be positive, got")
             for name in ("iteration_time", "speedup", "throughput")
         ),
+        ("training", ("metrics",), [], "metrics are of at least 1 update, got none"),
         ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
     ],
 )
