@@ -88,6 +88,10 @@ class Phase:
     wake_delay: WakeDelay | None = None
     """Delay of the ranks' wake-ups; None: not measured, as on systems without the kernel's counters."""
 
+    def __post_init__(self) -> None:
+        if not self.idle_share:
+            raise InvalidValueError("idle_share must be of at least 1 rank, got none")
+
 
 @dataclass(frozen=True, slots=True)
 class ForegroundResult:
@@ -245,6 +249,10 @@ class RunRecord:
     """Part of ``plan_iteration_time`` that is the update; 0 where the plan does not predict it."""
     cost_saved: CostSaved | None = None
     """What the background saved, if a price of the GPU-hour was given."""
+
+    def __post_init__(self) -> None:
+        if self.emulated_rank is not None and not 0 <= self.emulated_rank < self.ranks:
+            raise InvalidValueError(f"emulated_rank must be 0 to {self.ranks - 1}, got {self.emulated_rank}")
 
     @property
     def where(self) -> str:
