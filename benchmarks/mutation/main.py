@@ -193,9 +193,11 @@ def tests_of(mutant: Mutant, covered: CoverageData) -> list[str]:
     (file,) = [file for file in covered.measured_files() if file.endswith(f"/{mutant.module}")] or [""]
     by_line = covered.contexts_by_lineno(file) if file else {}
     first, last = mutant.lines
-    found = {test for line in range(first, last + 1) for test in by_line.get(line, ()) if test}
-    if any("" in by_line.get(line, ()) for line in range(first, last + 1)):
-        found |= {test for tests in by_line.values() for test in tests if test}
+    contexts = {test for line in range(first, last + 1) for test in by_line.get(line, ())}
+    if "" in contexts:
+        contexts |= {test for tests in by_line.values() for test in tests}
+    # With all their parameters: which there are may depend on the mutant.
+    found = {test.partition("[")[0] for test in contexts if test}
     path = Path(mutant.module)
     folder = Path("tests", *path.parent.parts[1:])
 

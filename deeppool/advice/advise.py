@@ -1,7 +1,6 @@
 """``dp.advise``: advice on a model and a cluster."""
 
 import shlex
-from pathlib import Path
 
 import torch
 
@@ -16,6 +15,7 @@ from deeppool.advice.techniques import (
     two_waves,
 )
 from deeppool.base.interruption import interruptible
+from deeppool.base.paths import is_file
 from deeppool.cluster.cluster import PRESETS, Cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
@@ -68,8 +68,8 @@ def advise(
         input_shape=input_shape,
         on_progress=on_progress,
     )
-    is_file = isinstance(model, str) and Path(model).is_file()
-    name = shlex.quote(str(model)) if is_file else f"{times.graph.model}.json"
+    named_file = isinstance(model, str) and is_file(model)
+    name = shlex.quote(str(model)) if named_file else f"{times.graph.model}.json"
     place = cluster_for(times, gpus) if isinstance(cluster, int) else cluster
     command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)

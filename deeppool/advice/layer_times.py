@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from deeppool.base.paths import is_file
 from deeppool.device.find import find_device
 from deeppool.device.kinds import KINDS
 from deeppool.device.protocol import Precision
@@ -50,7 +51,7 @@ def layer_times(
     """
     if isinstance(model, Profile):
         return model
-    if isinstance(model, str) and (Path(model).suffix == ".json" or Path(model).is_file()):
+    if isinstance(model, str) and (Path(model).suffix == ".json" or is_file(model)):
         return find_profile(model)
     if global_batch < 1:
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
@@ -78,7 +79,7 @@ def profile_command(model: object, name: str, made: Profile, device: str) -> str
         made: its profile.
         device: see :func:`layer_times`.
     """
-    if not isinstance(model, str) or Path(model).is_file():
+    if not isinstance(model, str) or is_file(model):
         return None
     how = f"profile {model} --device" if is_measured(device) else f"estimate {model} --gpu"
     sizes = ",".join(map(str, made.batch_sizes))

@@ -95,11 +95,15 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     folder = target.parent
+    try:
+        there = target.exists()
+    except OSError as error:
+        raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
     if target.is_dir():
         raise DocumentError(f"cannot write {target}: it is a folder (give a file name in it)")
     if not folder.is_dir():
         raise DocumentError(f"cannot write {target}: there is no folder {folder} (create it, or choose another path)")
-    if not os.access(folder, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+    if not os.access(folder, os.W_OK) or (there and not os.access(target, os.W_OK)):
         raise DocumentError(f"cannot write {target}: permission denied (choose another path)")
     return target
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.base.paths import exists
 from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson
 from deeppool.cli.output import show
@@ -63,4 +64,4 @@ def import_trace(
 
 def _beside(name: str, output: Path) -> str:
     """Returns a profile's file as seen from the workload's folder, or the name of a shipped profile as it is."""
-    return os.path.relpath(name, output.parent) if Path(name).exists() else name
+    return os.path.relpath(name, output.parent) if exists(name) else name

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deeppool.base.paths import is_file
 from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import (
     AsJson,
@@ -104,7 +105,7 @@ def run(
                 on_progress=report,
             )
         try:
-            file = what if Path(what).is_file() else "plan.json"
+            file = what if is_file(what) else "plan.json"
             show(record, as_json, lambda: text_with_card(record, chosen, file), output=output)
         finally:
             if perfetto is not None:
@@ -119,7 +120,7 @@ def _plan_for(
     report: Callable[[str, float], None],
 ) -> "Plan":
     """Reads a plan file, or profiles and plans a model."""
-    if Path(what).is_file():
+    if is_file(what):
         found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
             raise RunError(

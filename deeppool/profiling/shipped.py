@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.profiling.table import Profile
 
@@ -64,7 +65,7 @@ def find_profile(name_or_file: str | Path) -> Profile:
         DocumentError: neither a file nor a name, or the file is not a profile.
     """
     path = Path(name_or_file)
-    if path.exists() or path.suffix == ".json" or len(path.parts) > 1:
+    if exists(path) or path.suffix == ".json" or len(path.parts) > 1:
         return serialization.read(path, Profile)
     names = _names()
     if path.name not in names:

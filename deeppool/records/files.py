@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
 
@@ -79,7 +80,7 @@ def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     name = re.sub(r"[^\w.-]+", "-", f"run-{run.date}-{run.model}{background}")
     path = target / f"{name}.json"
     for number in itertools.count(2):
-        if not path.exists():
+        if not exists(path):
             return save(run, path)
         path = target / f"{name}-{number}.json"
     raise AssertionError("there is always a next number")

@@ -106,6 +106,7 @@ def test_a_write_that_fails_midway_leaves_the_old_file_and_nothing_else(
         ("absent/record.json", "there is no folder"),
         # Root may write anywhere, but not even root below a file.
         ("file/record.json", "there is no folder"),
+        ("x" * 300, "File name too long"),
     ],
 )
 def test_a_path_that_cannot_be_written_is_told_before_the_work(target: str, phrase: str, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def covered(tmp_path: Path) -> CoverageData:
     for context, lines in (
         ("", [1, 4, 10]),
         (f"{OTHER}::test_calls", [5, 6]),
-        (f"{OWN}::test_calls", [5, 6]),
+        (f"{OWN}::test_calls[0]", [5, 6]),
+        (f"{OWN}::test_calls[1]", [5, 6]),
         ("tests/cli/test_run.py::test_run", [5]),
     ):
         data.set_context(context)

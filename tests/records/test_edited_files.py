@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -214,6 +215,32 @@ def test_values_that_nothing_can_show_are_refused(
     (tmp_path / "edited.json").write_text(json.dumps(document))
     with pytest.raises(DocumentError, match=phrase):
         files.load(tmp_path / "edited.json")
+
+
+TOO_LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("command", "phrase"),
+    [
+        (f"plan {TOO_LONG} --gpus 2 --global-batch 8", "no profile 'x+': neither a file nor one of"),
+        (f"advise {TOO_LONG} --gpus 2 --global-batch 8", "unknown model 'x+': known are"),
+        (f"run {TOO_LONG}", "unknown model 'x+': known are"),
+        (f"estimate squeezenet1_1 --gpu {TOO_LONG} -o made.json", "no data sheet of the GPU 'x+' is known"),
+        ("cluster simulate edited.json --gpus 2", "no profile 'x+': neither a file nor one of"),
+    ],
+)
+def test_a_text_that_is_too_long_for_a_file_is_the_name_of_nothing(
+    command: str, phrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = json.loads((RECORDED / "workload-trace.json").read_text())
+    for job in document["jobs"]:
+        job["source"] = TOO_LONG
+    Path("edited.json").write_text(json.dumps(document))
+    done = CliRunner().invoke(app, command.split())
+    assert isinstance(done.exception, DeeppoolError)
+    assert re.match(phrase, str(done.exception))
 
 
 def test_a_layer_that_no_other_reads_is_refused_unless_it_is_the_last(tmp_path: Path) -> None:

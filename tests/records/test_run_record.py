@@ -1,11 +1,12 @@
 """What records of runs say in lines."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from deeppool.records.files import save_run
-from deeppool.records.run_record import GovernorResult
-from tests.figures.records import run_of
+from deeppool.records.run_record import GovernorResult, StageTimes
+from tests.figures.records import run_of, training_of
 
 
 def test_a_governor_tells_its_estimate_with_two_standard_errors() -> None:
@@ -21,3 +22,52 @@ def test_records_and_the_folder_of_runs_are_private_whatever_the_umask(tmp_path:
     finally:
         os.umask(before)
     assert [oct(x.stat().st_mode & 0o777) for x in (path.parent, path)] == ["0o700", "0o600"]
+
+
+def test_a_run_says_where_it_ran_how_long_both_jobs_took_and_who_idled() -> None:
+    stage = StageTimes("stage 0", (0, 1), 2, 0.016, 0.030, 0.0, 0.001, 0.05)
+    lines = str(replace(run_of(), stages=(stage,))).splitlines()
+    assert lines == [
+        "tiny: 4 ranks on 2 cores of Test CPU (gloo), batch 64, policy priority",
+        "foreground   55 ms an iteration (p99 80 ms), alone 50 ms: slowdown +11.5 %; planned 46 ms and the update",
+        "idle alone   rank 0 20 %, rank 1 40 %, rank 2 60 %, rank 3 60 %; loss 2.300 → 2.000",
+        "background   mobilenet_v2 at SCHED_IDLE: 30 samples/s, alone 100: harvest 30 %, which is 67 % of the idle "
+        "time (stopped)",
+        "wake-up      delay of the foreground not measured",
+        "stage        stage 0 (2 layers) on 0,1: forward 16 ms, backward 30 ms, reshard 0 s, sync 1 ms; planned 50 ms",
+    ]
+
+
+def test_a_run_of_one_emulated_rank_names_it_and_has_no_loss() -> None:
+    run = run_of()
+    alone = replace(run.foreground.alone, idle_share=(0.25,))
+    run = replace(run, emulated_rank=3, foreground=replace(run.foreground, alone=alone), plan_update_time=0.001)
+    first, front, idle, *_ = str(run).splitlines()
+    assert first == "tiny: emulated: rank 3 of 4, transfers modelled, on Test CPU, batch 64, policy priority"
+    assert front.endswith("planned 46 ms")
+    assert idle == "idle alone   rank 3 25 %"
+
+
+def test_a_training_says_what_happened_to_it_and_nothing_of_what_did_not() -> None:
+    plain = replace(training_of(), resumed_from=None, compute_times=())
+    assert str(plain).splitlines() == [
+        "tiny: 2 ranks on Test CPU, batch 64: updates 5 to 7, loss 2.5000 → 1.5000",
+        "250 ms an update (p99 299 ms); planned 100 ms and the optimizer",
+    ]
+    eventful = replace(
+        plain,
+        accumulation=2,
+        plan_update_time=0.01,
+        resumed_from="kept/4",
+        restarts=2,
+        proposal="gain 3 %",
+        switched=True,
+        checkpoint="kept/6",
+    )
+    assert str(eventful).splitlines()[1:] == [
+        "250 ms an update (p99 299 ms); planned 190 ms",
+        "resumed from kept/4",
+        "restarted 2 times after a fault",
+        "replanned: gain 3 % (switched to it)",
+        "last checkpoint kept/6",
+    ]

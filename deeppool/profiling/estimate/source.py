@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
+from deeppool.base.paths import is_file
 from deeppool.device.calibration import SUBSTITUTES, Calibration, family
 from deeppool.device.datasheet import GpuSheet, gpu_sheet
 from deeppool.device.kernels import Kernel
@@ -46,7 +47,7 @@ def kernel_times(gpu: str | Path | GpuSheet | Calibration, precision: Precision 
         InvalidValueError: unknown GPU, or another precision than that of the calibration.
         DocumentError: the file is neither.
     """
-    if isinstance(gpu, str | Path) and Path(gpu).is_file() and _is_calibration(gpu):
+    if isinstance(gpu, str | Path) and is_file(gpu) and _is_calibration(gpu):
         gpu = serialization.read(gpu, Calibration)
     if not isinstance(gpu, Calibration):
         return SheetTimes(gpu_sheet(gpu), precision or "tf32")

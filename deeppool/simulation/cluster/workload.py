@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.paths import exists
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.plan import Plan
@@ -95,7 +96,7 @@ def load_sources(trace: WorkloadTrace, folder: str | Path = ".") -> dict[str, So
 
 def _load(name: str, folder: Path) -> Source:
     path = folder / name
-    if not path.exists():
+    if not exists(path):
         return find_profile(name)
     document = serialization.read_object(path)
     match document.get("format"):
