@@ -169,11 +169,16 @@ class Plan:
         Raises:
             InvalidValueError: a total is not what the layers sum up to.
         """
-        counts = self.gpu_counts
-        if not self.layers or self.global_batch < 1 or not counts or not all(1 <= x <= MAXIMUM_GPUS for x in counts):
+        counts = list(self.gpu_counts)
+        if (
+            not self.layers
+            or self.global_batch < 1
+            or counts != sorted({1, *counts})
+            or not 1 <= counts[0] <= counts[-1] <= MAXIMUM_GPUS
+        ):
             raise InvalidValueError(
-                f"a plan needs layers, a global batch and gpu_counts within 1…{MAXIMUM_GPUS}, got {len(self.layers)} "
-                f"layers, {self.global_batch} and {list(counts)[:9]}"
+                f"a plan needs layers, a global batch and gpu_counts ascending from 1 to at most {MAXIMUM_GPUS}, got "
+                f"{len(self.layers)} layers, {self.global_batch} and {counts[:9]}"
             )
         if self.amplification_limit is not None and self.amplification_limit < 1:
             raise InvalidValueError(f"amplification_limit must be at least 1, got {self.amplification_limit:g}")

@@ -201,6 +201,10 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
         ("run", ("foreground", "alone", "idle_share"), [], "idle_share must be of at least 1 rank, got none"),
         ("run", ("emulated_rank",), -1, "emulated_rank must be 0 to [0-9], got -1"),
         ("run", ("emulated_rank",), 2**31, "emulated_rank must be 0 to [0-9], got 2147483648"),
+        *(
+            ("plan", ("gpu_counts",), value, "gpu_counts ascending from 1 to at most 1048576, got 5 layers, 8 and")
+            for value in ([], [2], [1, 1], [1, 4, 2], [0, 1], [1, 2**20 + 1])
+        ),
         ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
     ],
 )
