@@ -7,6 +7,8 @@
 ``error``       anything else, most often of the user's own code
 """
 
+import errno
+import os
 import re
 import resource
 import traceback
@@ -24,6 +26,9 @@ from deeppool.units import format_bytes
 RENDEZVOUS = "meeting the other ranks"
 """Activity of a rank that joins the process group."""
 
+_MEETING_FILE = (
+    f"cannot write the file in which the ranks meet: {os.strerror(errno.ENOSPC)} (TMPDIR names another folder)"
+)
 _NO_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate", re.IGNORECASE
 )
@@ -63,7 +68,9 @@ def describe_failure(error: BaseException, doing: str) -> dict[str, Any]:
         doing: activity of the rank.
     """
     kind = _kind(error, doing)
-    if kind == "refusal":
+    if _is_full_disk(error):
+        text = _MEETING_FILE
+    elif kind == "refusal":
         text = str(error)
     elif kind == "memory":
         text = f"ran out of memory in {doing}: {_memory_text(error)}"
@@ -79,7 +86,7 @@ def describe_failure(error: BaseException, doing: str) -> dict[str, Any]:
 
 
 def _kind(error: BaseException, doing: str) -> str:
-    if isinstance(error, DeeppoolError):
+    if isinstance(error, DeeppoolError) or _is_full_disk(error):
         return "refusal"
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory"
@@ -94,6 +101,11 @@ def _kind(error: BaseException, doing: str) -> str:
     if isinstance(error, OSError | EOFError) and _while_samples_came(error):
         return "loader"
     return "error"
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Whether the file in which ranks meet could not be written; torch passes on the text of the system's error."""
+    return isinstance(error, dist.DistError) and os.strerror(errno.ENOSPC) in str(error)
 
 
 def _while_samples_came(error: BaseException) -> bool:

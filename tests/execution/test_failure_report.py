@@ -71,6 +71,15 @@ def test_errors_of_a_lost_peer_are_connection_failures(error: BaseException, doi
     assert str(error).splitlines()[-1] in reported["text"]
 
 
+def test_a_full_disk_on_which_the_ranks_meet_is_no_failure_of_the_network() -> None:
+    error = dist.DistStoreError("No space left on device\nException raised from writeFull at FileStore.cpp:80")
+    reported = describe_failure(error, RENDEZVOUS)
+    assert reported["kind"] == "refusal"
+    assert reported["text"] == (
+        "cannot write the file in which the ranks meet: No space left on device (TMPDIR names another folder)"
+    )
+
+
 def test_a_deeppool_error_is_reported_unchanged() -> None:
     reported = describe_failure(DocumentError("cannot write x: disk full"), DOING)
     assert (reported["kind"], reported["text"]) == ("refusal", "cannot write x: disk full")
