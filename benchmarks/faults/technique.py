@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from job import BATCH, job  # noqa: E402
 
 import deeppool as dp  # noqa: E402
+from deeppool.cli.out_of_memory import ran_out_of_memory  # noqa: E402
 from deeppool.errors import DeeppoolError  # noqa: E402
 
 SYNCS = {"eager-SGD": dp.EagerSGD, "Caramel": dp.TransferScheduler, "two waves": dp.WaveletDataParallel}
@@ -63,6 +64,12 @@ def main() -> None:
         train(name, Path(plan), Path(folder), int(steps))
     except (DeeppoolError, KeyboardInterrupt) as error:
         print(f"error: {error or 'interrupted'}", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        # Of this process, not of a rank.
+        if not ran_out_of_memory(error):
+            raise
+        print("error: this process ran out of memory", file=sys.stderr)
         sys.exit(1)
 
 

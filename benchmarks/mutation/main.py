@@ -214,6 +214,9 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], timeout: float) -> Resul
     original = module.read_text(encoding="utf-8")
     tree = ast.parse(original)
     _, change = next(each for number, each in enumerate(places(tree)) if number == mutant.number)
+    missing = [test for test in tests if f"def {test.split('::')[-1]}(" not in (copy / test.split("::")[0]).read_text()]
+    if missing:
+        raise SystemExit(f"there is no {missing[0]}: make the coverage file again")
     with change:
         module.write_text(ast.unparse(tree), encoding="utf-8")
     started = time.monotonic()
@@ -239,8 +242,6 @@ def outcome_of(tests: list[str], copy: Path, timeout: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             return "not finished"
-    if code == 4:
-        raise SystemExit(f"a test of {listed} is not there: make the coverage file again")
     return "survived" if code == 0 else "killed"
 
 

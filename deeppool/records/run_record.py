@@ -202,6 +202,10 @@ class StageTimes:
     predicted: float
     """Time of its layers in the plan."""
 
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise InvalidValueError(f"stage '{self.name}' must have at least 1 layer, got {self.layers}")
+
 
 def format_losses(first: float | None, last: float | None) -> str:
     """Formats the first and last loss; None is not a number."""

@@ -199,6 +199,7 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
         ),
         ("training", ("metrics",), [], "metrics are of at least 1 update, got none"),
         ("run", ("foreground", "alone", "idle_share"), [], "idle_share must be of at least 1 rank, got none"),
+        ("run", ("stages", 0, "layers"), 0, "stage '.*' must have at least 1 layer, got 0"),
         ("run", ("emulated_rank",), -1, "emulated_rank must be 0 to [0-9], got -1"),
         ("run", ("emulated_rank",), 2**31, "emulated_rank must be 0 to [0-9], got 2147483648"),
         *(

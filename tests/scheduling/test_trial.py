@@ -3,9 +3,11 @@
 import random
 from statistics import fmean
 
+import numpy as np
 import pytest
 
-from deeppool.scheduling.trial import BLOCK, MAX_ITERATIONS, Trial
+from deeppool.scheduling.slowdown import widening
+from deeppool.scheduling.trial import BLOCK, MAX_ITERATIONS, SURE, Trial
 
 BOUND = 0.03
 
@@ -95,3 +97,17 @@ def test_several_trials_prove_a_slowdown_that_one_cannot():
 def test_a_background_that_became_harmful_is_detected_despite_earlier_trials():
     trial = run_suspected_trial(0.5, noise=0.02, seed=0, earlier=[0.0] * 36)
     assert trial.attributed_slowdown(BOUND) == pytest.approx(0.5, rel=0.1)
+
+
+def test_blocks_that_agree_by_chance_are_trusted_as_far_as_the_known_noise_allows():
+    """The noise of a block is drawn here: one iteration with the small share, compared with the mean of the others."""
+    draw = np.random.default_rng(1)
+    of_a_block = (draw.normal(size=(200_000, BLOCK - 1)).mean(axis=1) - draw.normal(size=200_000)).std()
+    low, high, cost, blocks = 0.2, 0.7, 0.3, 2
+    # The error of the mean of two blocks, of which the noise counts for 4 of 5 degrees of freedom.
+    reach_per_noise = SURE * widening(5) * of_a_block / (high - low) * (4 / 5 / blocks) ** 0.5
+    for share_of_limit, attributed in ((0.97, True), (1.03, False)):
+        trial = Trial(low, high)
+        for _ in range(blocks * BLOCK):
+            trial.collocated(trial.share, cost * trial.share, share_of_limit * cost / reach_per_noise)
+        assert (trial.attributed_slowdown(BOUND) is not None) is attributed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import RoundResult, Rounds, shape_of
+from deeppool.collectives.partial.rounds import Firing, RoundResult, Rounds, shape_of
 from deeppool.collectives.partial.state import RoundState
 from deeppool.errors import InvalidValueError
 from tests.collectives.partial.simulated_ranks import Simulation
@@ -178,3 +178,10 @@ def test_those_who_wait_for_the_last_rank_are_summed_before_it_arrives() -> None
     assert rounds.completed == 1
     assert rounds.read(rounds.unread(0)[0]).total.tolist() == [1111, 1111]
     assert rounds.fires_at() == float("inf")
+
+
+@pytest.mark.parametrize(("adds", "expected"), [(False, 0.0), (True, 5.0)])
+def test_a_round_to_which_no_rank_contributed_sums_to_nothing(adds: bool, expected: float) -> None:
+    firing = Firing(0, 0, (0, 0), (), np.full(3, 5.0), adds=adds, completes=True)
+    firing.sum()
+    assert firing.result.tolist() == [expected] * 3
