@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code: the Python reference, and the schema of every file of deeppool.
+"""Pages of the site that are generated: the Python reference, the schema of every file, and executed notebooks.
 
 mkdocs calls :func:`on_files`; the pages are never written into this folder.
 """
@@ -19,11 +19,28 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT))
 
 
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Makes the notebooks a section of the navigation."""
+    from docs import executed_notebooks
+
+    assert config.nav is not None
+    place = config.nav.index({"Notebooks": f"{executed_notebooks.FOLDER}/index.md"})
+    config.nav[place] = {"Notebooks": executed_notebooks.section(config.extra["notebooks"])}
+    return config
+
+
 def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
     """Adds the generated pages."""
     from mkdocs.structure.files import File
 
-    for name, text in (("reference.md", reference()), ("records.md", records())):
+    from docs import executed_notebooks
+
+    generated = [
+        ("reference.md", reference()),
+        ("records.md", records()),
+        *executed_notebooks.pages(config.extra["notebooks"]),
+    ]
+    for name, text in generated:
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -24,7 +24,7 @@ def write_report(executed: Path, script: str = "") -> Path:
     from traitlets.config import Config
 
     notebook = nbformat.read(executed, as_version=4)
-    figures = _draw_figures(notebook)
+    figures = draw_figures(notebook)
     # With empty addresses nbconvert's scripts are not fetched.
     exporter = HTMLExporter(
         config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
@@ -37,7 +37,7 @@ def write_report(executed: Path, script: str = "") -> Path:
     return write_text(body, executed.with_suffix(".html"))
 
 
-def _draw_figures(notebook: Any) -> int:
+def draw_figures(notebook: Any) -> int:
     """Replaces the data of each figure by HTML that draws it; returns the number of figures."""
     from plotly.io import to_html
 

@@ -40,6 +40,7 @@
     figures.write_model_explorer(path, plan)   the plan's graph and node data for Google's Model Explorer
 
 theme           one colour per span kind, the light and dark templates
+page_width      texts wrapped to the width of a page
 formatting      provenance, units, GPU ranges and shortened names
 arguments       checks of what figures are given
 graph_canvas    a drawn graph in pixels: nodes, edges and labels

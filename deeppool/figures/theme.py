@@ -130,7 +130,7 @@ def theme_layout(
         dark: whether the page is dark.
     """
     # A line as long as a notebook's cell on a page of 1,280 pixels; plotly cuts what is longer.
-    subtitle = wrap_lines(subtitle, SUBTITLE_WIDTH)
+    unwrapped, subtitle = subtitle, wrap_lines(subtitle, SUBTITLE_WIDTH)
     legend = 66 + 16 * subtitle.count("<br>") if subtitle else 44
     top = legend + 24 + heading_height + 6
     height = top + plot_height + _BOTTOM
@@ -149,6 +149,8 @@ def theme_layout(
         },
         "margin": {"t": top, "b": _BOTTOM},
         "height": height,
+        # From which deeppool.figures.page_width wraps it for a narrow page.
+        "meta": {"subtitle": unwrapped} if unwrapped != subtitle else {},
     }
 
 

@@ -135,7 +135,7 @@ class AmplificationExplorer(Panel):
             options=[layer.name for layer in self._plan.layers],
             continuous_update=False,
             style=LABEL,
-            layout=ipywidgets.Layout(width="36em", max_width="100%"),
+            layout=ipywidgets.Layout(width="36em", max_width="calc(100% - 4px)"),
         )
         self.alternatives = go.FigureWidget()
         prepare_figure(self.alternatives)

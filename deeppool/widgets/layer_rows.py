@@ -8,15 +8,15 @@ from deeppool.widgets.sortable_table import Cell, ColumnHead
 HEADS = (
     ColumnHead("#", hint="in order of execution"),
     ColumnHead("layer", numeric=False),
-    ColumnHead("operators", numeric=False),
-    ColumnHead("forward"),
-    ColumnHead("backward"),
+    ColumnHead("operators", numeric=False, least_width=1000),
+    ColumnHead("forward", least_width=500),
+    ColumnHead("backward", least_width=500),
     ColumnHead("sum"),
     ColumnHead("share (%)", hint="of the iteration on one GPU"),
-    ColumnHead("spread (%)", hint="half the interquartile range of the runs, of their median"),
-    ColumnHead("parameters"),
-    ColumnHead("output", hint="bytes per sample of the layer's output"),
-    ColumnHead("saved", hint="bytes per sample of activations saved for the backward pass"),
+    ColumnHead("spread (%)", hint="half the interquartile range of the runs, of their median", least_width=660),
+    ColumnHead("parameters", least_width=580),
+    ColumnHead("output", hint="bytes per sample of the layer's output", least_width=740),
+    ColumnHead("saved", hint="bytes per sample of activations saved for the backward pass", least_width=810),
 )
 SUM = 5
 """Index of the column by which the table is sorted at first: the most expensive layers come first."""

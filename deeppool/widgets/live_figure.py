@@ -15,6 +15,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.basedatatypes import BasePlotlyType
 
+from deeppool.figures.page_width import page_layout
+
 OF_THE_PAGE = frozenset({"uid", "type", "autosize"})
 """Properties that a page sets; without ``autosize`` a figure would not follow the width of its panel."""
 
@@ -25,6 +27,7 @@ def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
     If the trace types and their order are the same, only the differences are sent.
     """
     with figure_lock(shown):
+        figure.update_layout(page_layout(figure, shown.__dict__.get("_page_width", 0)) or {}, overwrite=False)
         same = [trace.type for trace in shown.data] == [trace.type for trace in figure.data]
         with shown.batch_update():
             if same:
@@ -41,6 +44,16 @@ def update_trace(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
     with figure_lock(shown), shown.batch_update():
         (old,) = (one for one in shown.data if one.name == trace.name)
         _overwrite(old, trace)
+
+
+def fit_figure(shown: go.FigureWidget, width: int) -> None:
+    """Fits the texts of a displayed figure, now and whenever it is updated, to the width of its panel in pixels."""
+    with figure_lock(shown):
+        shown.__dict__["_page_width"] = width
+        fitted = page_layout(shown, width)
+        if fitted is not None:
+            with shown.batch_update():
+                shown.update_layout(fitted)
 
 
 def figure_lock(shown: go.FigureWidget) -> threading.RLock:

@@ -18,7 +18,10 @@ function isDark() {
   return 0.299 * rgba[0] + 0.587 * rgba[1] + 0.114 * rgba[2] < 128;
 }
 
-function attach(panel, clicked) {
+const NARROW = 560; // pixels of a panel below which the label of a control stands above it
+const WIDTH_STEP = 20; // pixels; a scroll bar that comes and goes changes nothing
+
+function attach(panel, clicked, resized) {
   // Otherwise JupyterLab treats arrows and letters as notebook commands: "b" in a list inserts a cell.
   // It checks the focused element; Ctrl-S and the like stay JupyterLab's.
   const claim = (event) => {
@@ -34,6 +37,8 @@ function attach(panel, clicked) {
     }
     // plotly only listens to the window.
     window.dispatchEvent(new Event("resize"));
+    panel.classList.toggle("dp-narrow", panel.clientWidth < NARROW);
+    resized(WIDTH_STEP * Math.floor(panel.clientWidth / WIDTH_STEP));
   };
   const sizes = new ResizeObserver(resize);
   sizes.observe(panel);
@@ -82,11 +87,17 @@ function render({ model, el }) {
     say(RESTARTED);
   };
   model.on("comm_live_update", lost);
+  // The kernel wraps the texts of figures, which plotly cuts.
+  const resized = (width) => {
+    if (!width || model.get("width") === width) return;
+    model.set("width", width);
+    model.save_changes();
+  };
   let detach = () => {};
   // A widget is rendered before it is added to its panel.
   requestAnimationFrame(() => {
     const panel = el.closest(".dp-panel");
-    if (panel) detach = attach(panel, clicked);
+    if (panel) detach = attach(panel, clicked, resized);
   });
   const report = () => {
     if (model.get("dark") === isDark()) return;

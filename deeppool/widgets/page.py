@@ -20,6 +20,8 @@ class Page(anywidget.AnyWidget):
     _css = Path(__file__).parent / "page.css"
 
     dark: Any = traitlets.Bool(False).tag(sync=True)
+    width: Any = traitlets.Int(0).tag(sync=True)
+    """Pixels of the panel's width, rounded down to multiples of 20; 0: not displayed yet."""
 
     def acknowledge_click(self) -> None:
         """Tells the page that the kernel handles its click."""

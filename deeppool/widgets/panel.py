@@ -10,7 +10,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.errors import DeeppoolError
-from deeppool.widgets.live_figure import prepare_figure
+from deeppool.widgets.live_figure import fit_figure, prepare_figure
 from deeppool.widgets.page import Page
 
 Parameters = ParamSpec("Parameters")
@@ -39,6 +39,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self._page = Page()
         for figure in _figures(contents):
             prepare_figure(figure)
+        self._page.observe(lambda _: self.guarded(self._fit)(), "width")
         self._error_box = ipywidgets.HTML()
         self._error_box.add_class("dp-problem")
         self._error_count = 0
@@ -52,6 +53,14 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         for figure in _figures(contents):
             prepare_figure(figure)
         self.children = (*contents, self._error_box, self._page)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Fits the texts of all figures to the panel's width, also of those that are not displayed now."""
+        if self._page.width:
+            kept = [value for value in vars(self).values() if isinstance(value, go.FigureWidget)]
+            for figure in {id(each): each for each in [*_figures(self.children), *kept]}.values():
+                fit_figure(figure, self._page.width)
 
     @property
     def dark(self) -> bool:

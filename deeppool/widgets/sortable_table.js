@@ -29,6 +29,9 @@ function render({ model, el }) {
   const bar = document.createElement("div");
   bar.append(filter, found);
   el.append(bar, frame);
+  // A narrow page shows fewer columns, rather than scroll sideways.
+  const shown = () => model.get("heads").map(({ least_width }) => least_width <= (frame.clientWidth || Infinity));
+  let drawn = "";
   let current = 0; // the row that Tab reaches, by its place in `cells`
 
   function order() {
@@ -72,6 +75,7 @@ function render({ model, el }) {
           model.save_changes();
         };
         cell.append(button);
+        cell.hidden = !shown()[column];
         return cell;
       }),
     );
@@ -93,6 +97,8 @@ function render({ model, el }) {
     bar.style.display = cells.length < FILTERED_FROM && !model.get("filter") ? "none" : "";
     found.textContent = model.get("filter") ? `${rows.length} of ${cells.length} rows` : "";
     if (!rows.includes(current)) current = rows[0] ?? 0;
+    const visible = shown();
+    drawn = visible.join();
     body.replaceChildren(
       ...rows.map((row) => {
         const line = document.createElement("tr");
@@ -100,6 +106,7 @@ function render({ model, el }) {
         heads.forEach(({ numeric }, column) => {
           const cell = line.insertCell();
           cell.className = numeric ? "dp-number" : "";
+          cell.hidden = !visible[column];
           if (!numeric) cell.title = cells[row][column][0];
           if (column !== nameColumn()) {
             cell.textContent = cells[row][column][0];
@@ -108,6 +115,8 @@ function render({ model, el }) {
           const button = document.createElement("button");
           button.type = "button";
           button.textContent = cells[row][column][0];
+          const others = heads.map(({ title }, place) => (visible[place] ? "" : `\n${title}: ${cells[row][place][0]}`));
+          cell.title += others.join("");
           cell.append(button);
         });
         line.onclick = () => {
@@ -170,7 +179,12 @@ function render({ model, el }) {
   }
   for (const name of ["caption", "heads", "cells", "filter", "sort_by", "descending"]) model.on(`change:${name}`, drawSoon);
   model.on("change:selected", mark);
+  const sizes = new ResizeObserver(() => {
+    if (shown().join() !== drawn) drawSoon();
+  });
+  sizes.observe(frame);
   draw();
+  return () => sizes.disconnect();
 }
 
 export default { render };

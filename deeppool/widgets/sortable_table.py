@@ -1,7 +1,7 @@
 """A table with sortable columns, a filter and selectable rows, operated by mouse or keyboard."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class ColumnHead:
     """Whether the column is right-aligned and first sorts in descending order."""
     hint: str = ""
     """Tooltip that explains the column."""
+    least_width: int = 0
+    """Pixels of the table from which the column is shown; on a narrower page it is in the tooltip of the row's name."""
 
 
 class SortableTable(anywidget.AnyWidget):
@@ -51,7 +53,7 @@ class SortableTable(anywidget.AnyWidget):
         """Replaces the rows, keeping the sort order and the selection of rows that still exist."""
         with self.hold_sync():
             self.caption = caption
-            self.heads = [{"title": x.title, "numeric": x.numeric, "hint": x.hint} for x in heads]
+            self.heads = [asdict(x) for x in heads]
             self.cells = [[list(cell) for cell in row] for row in rows]
             self.selected = [row for row in self.selected if row < len(rows)]
             self.sort_by = min(self.sort_by, max(len(heads) - 1, 0))

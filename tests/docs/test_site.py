@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deeppool.evaluation.notebooks import choose, find_notebooks
 from deeppool.records.files import KINDS
 from docs import generated_pages
+from tests.browser.lab import ARGUMENTS
+from tests.browser.server import chromium
 from tests.docs.test_guides import GENERATED
 
 CHECKOUT = Path(__file__).parents[2]
+NOTEBOOK = "table1"
+"""Executed soonest."""
 
 
 def pages(nav: object) -> list[str]:
@@ -23,7 +28,9 @@ def pages(nav: object) -> list[str]:
 
 def test_the_navigation_reaches_every_page_once() -> None:
     nav = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    assert sorted(pages(nav)) == sorted({path.name for path in (CHECKOUT / "docs").glob("*.md")} | GENERATED)
+    assert sorted(pages(nav)) == sorted(
+        {path.name for path in (CHECKOUT / "docs").glob("*.md")} | GENERATED | {"notebooks/index.md"}
+    )
 
 
 def test_links_within_the_documentation_lead_to_headings() -> None:
@@ -53,13 +60,72 @@ def test_the_reference_has_every_public_name_that_is_no_record() -> None:
     assert "::: deeppool.cluster.cluster.Cluster\n" not in page
 
 
-@pytest.mark.slow
-def test_it_builds_without_a_warning_and_loads_nothing_from_a_network(tmp_path: Path) -> None:
+BUILD = """
+import sys
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+build(load_config("mkdocs.yml", site_dir=sys.argv[1], strict=True, extra={"notebooks": [sys.argv[2]]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, with one executed notebook."""
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    subprocess.run(build, cwd=CHECKOUT, check=True, capture_output=True)
-    built = {path.name for path in tmp_path.glob("*.html")}
-    assert {"index.html", "records.html", "quick-start-8-gpus.html"} <= built
-    for path in tmp_path.glob("*.html"):
-        loaded = re.findall(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="(https?:[^"]+)', path.read_text())
-        assert loaded == [], path.name
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-c", BUILD, str(folder), NOTEBOOK]
+    done = subprocess.run(build, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+class TestBuilt:
+    """The site as it is built; a warning, such as of a link that leads nowhere, fails the build."""
+
+    def test_it_loads_nothing_from_a_network(self, site: Path) -> None:
+        built = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+        assert {"index.html", "records.html", "quick-start-8-gpus.html", f"notebooks/{NOTEBOOK}.html"} <= built
+        for name in built:
+            text = (site / name).read_text(encoding="utf-8")
+            loaded = re.findall(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="(https?:[^"]+)', text)
+            assert loaded == [], name
+
+    def test_a_notebook_is_a_page_with_its_figures_and_what_it_prints(self, site: Path) -> None:
+        page = (site / "notebooks" / f"{NOTEBOOK}.html").read_text(encoding="utf-8")
+        assert page.count("Plotly.newPlot(") == 1
+        assert (site / "notebooks" / "plotly.min.js").stat().st_size > 1e6
+        assert page.index('src="plotly.min.js"') < page.index("Plotly.newPlot(")
+        # Of the captured model, in the text of the record.
+        assert re.search(r"vgg16, parameters\s+132 million\s+138.4 million", page)
+
+    def test_the_list_leads_to_the_page_and_to_the_sources_of_all_others(self, site: Path) -> None:
+        index = (site / "notebooks" / "index.html").read_text(encoding="utf-8")
+        sources = {path.name for path in find_notebooks().values()}
+        assert sources <= {path.name for path in (site / "notebooks").glob("*.ipynb")}
+        links = set(re.findall(r'href="([^"#]+\.ipynb)"', index))
+        assert links == sources - {find_notebooks()[NOTEBOOK].name}
+        assert f'href="{NOTEBOOK}.html"' in index
+
+    @pytest.mark.browser
+    @pytest.mark.skipif(chromium() is None, reason="there is no chromium")
+    def test_the_figure_of_a_notebook_is_drawn_without_a_network(self, site: Path, tmp_path: Path) -> None:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+            page = browser.new_page()
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            page.goto((site / "notebooks" / f"{NOTEBOOK}.html").as_uri())
+            page.locator(".js-plotly-plot svg.main-svg").first.wait_for()
+            assert page.locator(".js-plotly-plot .bars path").count() > 0
+            assert [url for url in asked if not url.startswith(("file://", "data:", "blob:"))] == []
+            browser.close()
+
+
+def test_the_notebooks_to_execute_exist() -> None:
+    extra = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8"))["extra"]
+    assert {each.name for each in choose(extra["notebooks"])} == set(extra["notebooks"])

@@ -88,9 +88,10 @@ def find_workload(reference: str) -> Workload:
     if reference in transformers_names():
         return Workload(reference, *transformers_model(reference))
     close = similar_names(reference) or sorted(CONFIGURATIONS)
+    install = "" if transformers_names() else ", which is not installed: pip install 'deeppool[transformers]'"
     raise CaptureError(
         f"unknown model '{reference}': known are {', '.join(close)}, … (any classifier of torchvision or language "
-        "model of transformers by its name there; one of your own is package.module:callable)"
+        f"model of transformers by its name there{install}; one of your own is package.module:callable)"
     )
 
 

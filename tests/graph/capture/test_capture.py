@@ -16,6 +16,7 @@ from deeppool.graph.capture import layer_records
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.losses import classification_loss
+from deeppool.graph.models import workloads
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose
 from tests.sampling import sampled
 
@@ -200,6 +201,12 @@ def test_fingerprint_follows_the_graph(captured):
 def test_unknown_model_lists_the_known_ones():
     with pytest.raises(CaptureError, match=r"unknown model 'vgg61': known are .*vgg16.*package\.module:callable"):
         capture("vgg61")
+
+
+def test_a_language_model_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "transformers_names", list)
+    with pytest.raises(CaptureError, match=r"'gpt2'.*which is not installed: pip install 'deeppool\[transformers\]'"):
+        capture("gpt2")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Fits the texts of a figure to the width of its page: plotly cuts what is longer.
+
+Titles, subtitles and headings are wrapped, and the figure grows by their lines and by those of the legend, so that
+nothing overlaps. The panels keep their heights.
+"""
+
+import math
+from typing import Any
+
+import plotly.graph_objects as go
+
+from deeppool.figures.formatting import wrap_lines
+
+MARGIN = 100
+"""Pixels beside the texts: both margins, and what axis labels take."""
+TITLE_CHARACTER, CHARACTER = 9.2, 6.4
+"""Widths of a character in pixels, a little more than the mean of the fonts."""
+TITLE_LINE, SUBTITLE_LINE, HEADING_LINE, LEGEND_ROW = 22, 16, 15, 19
+"""Heights of a line in pixels."""
+LEGEND_SYMBOL = 46
+"""Width of a legend entry beside its text."""
+HEADING_LINES = 2
+"""Lines of a panel's heading that a figure has room for."""
+
+
+def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
+    """Returns the properties of a figure's layout that fit its texts to a page; None if nothing changes.
+
+    What a figure had before is kept in its ``meta``, so that it can be fitted to another width.
+
+    Args:
+        figure: a figure with this project's theme; it is not changed.
+        width: pixels of the page that the figure may use.
+    """
+    layout = figure.layout.to_plotly_json()
+    meta = layout.get("meta") or {}
+    original: dict[str, Any] = meta.get("original") or _original(layout)
+    if not original.get("height") or "margin" not in original:
+        return None
+    room = max(width - MARGIN, 120.0)
+    title = _wrapped(original["title"], room / TITLE_CHARACTER)
+    # As it was before it was wrapped for a wide page.
+    subtitle = original["subtitle"]
+    if max(map(len, subtitle.split("<br>"))) > room / CHARACTER:
+        subtitle = _wrapped(meta.get("subtitle", subtitle), room / CHARACTER)
+    above = TITLE_LINE * _more_lines(title, original["title"]) + SUBTITLE_LINE * _more_lines(
+        subtitle, original["subtitle"]
+    )
+    legend = LEGEND_ROW * (_legend_rows(figure, room) - 1)
+    headings, rise, axes, grown = _headings(original, room)
+    top = original["margin"]["t"] + above + legend + rise
+    height = original["height"] + above + legend + rise + grown
+    fitted = {
+        "title": {
+            "text": title,
+            # plotly raises a title of several lines by about half of those that it has more.
+            "y": 1
+            - ((1 - original["title_y"]) * original["height"] + TITLE_LINE / 2 * _more_lines(title, original["title"]))
+            / height,
+            "subtitle": {"text": subtitle},
+        },
+        "legend": {"y": 1 - ((1 - original["legend_y"]) * original["height"] + above) / height},
+        "margin": {"t": top},
+        "height": height,
+        "annotations": headings,
+        **axes,
+        "meta": {**meta, "original": original},
+    }
+    unchanged = height == original["height"] and headings == original["annotations"]
+    return None if unchanged and "original" not in meta else fitted
+
+
+def _original(layout: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is fitted, as the figure was made."""
+    title = layout.get("title") or {}
+    axes = {name: axis["domain"] for name, axis in layout.items() if name.startswith("yaxis") and "domain" in axis}
+    return {
+        "title": title.get("text") or "",
+        "title_y": title.get("y") or 1.0,
+        "subtitle": (title.get("subtitle") or {}).get("text") or "",
+        "legend_y": (layout.get("legend") or {}).get("y") or 1.0,
+        "margin": layout.get("margin") or {},
+        "height": layout.get("height"),
+        "annotations": layout.get("annotations") or [],
+        "domains": {name: list(domain) for name, domain in axes.items()},
+    }
+
+
+def _headings(
+    original: dict[str, Any], room: float
+) -> tuple[list[dict[str, Any]], float, dict[str, dict[str, Any]], float]:
+    """Returns all annotations, pixels that the first heading needs above the panels, axes, and pixels between them."""
+    height: float = original["height"] - original["margin"]["t"] - original["margin"]["b"]
+    # From the top to the bottom; axes of one panel share a domain.
+    tops = sorted({domain[1] for domain in original["domains"].values()}, reverse=True)
+    lines = dict.fromkeys(tops, HEADING_LINES)
+    wrapped = []
+    for each in original["annotations"]:
+        top = next((top for top in tops if _is_heading(each, top)), None)
+        if top is None:
+            wrapped.append(each)
+            continue
+        text = _wrapped(each["text"], room / CHARACTER)
+        lines[top] = max(lines[top], text.count("<br>") + 1)
+        wrapped.append({**each, "text": text})
+    extra = {top: HEADING_LINE * (count - HEADING_LINES) for top, count in lines.items()}
+    rise = extra.get(tops[0], 0) if tops else 0
+    grown = sum(extra[top] for top in tops[1:])
+    if not grown:
+        return wrapped, rise, {name: {"domain": domain} for name, domain in original["domains"].items()}, 0
+    moved: dict[float, float] = {}
+    below = 0.0
+    for top in tops:
+        below += extra[top] if top != tops[0] else 0
+        moved[top] = below
+
+    def place(value: float, top: float) -> float:
+        """Returns the fraction of the new height that is as far from the panel's top as before."""
+        return min(1.0, max(0.0, 1 - ((1 - value) * height + moved[top]) / (height + grown)))
+
+    axes = {name: {"domain": [place(low, top), place(top, top)]} for name, (low, top) in original["domains"].items()}
+    for each in wrapped:
+        top = next((top for top in tops if _is_heading(each, top)), None)
+        if top is not None:
+            each["y"] = place(top, top)
+    return wrapped, rise, axes, grown
+
+
+def _is_heading(annotation: dict[str, Any], top: float) -> bool:
+    """Whether an annotation is the heading of a panel whose top is there."""
+    return (
+        annotation.get("xref") == annotation.get("yref") == "paper"
+        and annotation.get("align") == "left"
+        and math.isclose(annotation.get("y", -1.0), top)
+    )
+
+
+def _legend_rows(figure: go.Figure, room: float) -> int:
+    """Returns the rows of a horizontal legend, whose entries plotly sets in columns where they need more than one."""
+    names = {str(trace.name): None for trace in figure.data if trace.name and trace.showlegend is not False}
+    if len(names) < 2 or figure.layout.showlegend is False:
+        return 1
+    widths = [LEGEND_SYMBOL + CHARACTER * len(name) for name in names]
+    if sum(widths) <= room:
+        return 1
+    return math.ceil(len(widths) / max(1, int(room // max(widths))))
+
+
+def _wrapped(text: str, width: float) -> str:
+    return wrap_lines(text, max(int(width), 10)) if text else text
+
+
+def _more_lines(text: str, before: str) -> int:
+    return text.count("<br>") - before.count("<br>")

@@ -1,0 +1,92 @@
+"""Texts of figures on narrow pages: wrapped, above one another, and as they were where there is room again."""
+
+import re
+from html import unescape
+
+import plotly.graph_objects as go
+import pytest
+
+import deeppool as dp
+from deeppool.figures.page_width import CHARACTER, MARGIN, page_layout
+from tests.figures.records import run_of, two_layer_plan
+
+WIDE = 3000
+
+
+def figures() -> dict[str, go.Figure]:
+    return {
+        "timeline": dp.figures.timeline(run_of()),
+        "layers": dp.figures.layers(two_layer_plan()),
+        "curves": dp.figures.batch_curves(dp.find_profile("vgg16-cpu")),
+    }
+
+
+def fitted(figure: go.Figure, width: int) -> go.Figure:
+    return go.Figure(figure).update_layout(page_layout(figure, width) or {})
+
+
+def heights(figure: go.Figure) -> list[float]:
+    """Pixels of each panel."""
+    layout = figure.layout
+    whole = layout.height - layout.margin.t - layout.margin.b
+    axes = [layout[name] for name in layout if name.startswith("yaxis") and layout[name].domain is not None]
+    return [(axis.domain[1] - axis.domain[0]) * whole for axis in axes]
+
+
+def headings(figure: go.Figure) -> list[str]:
+    return [each.text for each in figure.layout.annotations if each.align == "left"]
+
+
+def words(text: str | None) -> list[str]:
+    return unescape(re.sub("<br>", " ", text or "")).split()
+
+
+@pytest.mark.parametrize("width", [360, 500, 760])
+@pytest.mark.parametrize("name", figures())
+def test_no_line_is_longer_than_the_page_and_no_word_is_lost(name: str, width: int) -> None:
+    before = figures()[name]
+    after = fitted(before, width)
+    for text in (after.layout.title.subtitle.text, *headings(after)):
+        for line in (text or "").split("<br>"):
+            assert CHARACTER * len(re.sub(r"<[^>]+>", "", line)) <= width - MARGIN, line
+    assert words(after.layout.title.text) == words(before.layout.title.text)
+    assert words(after.layout.title.subtitle.text) == words(before.layout.title.subtitle.text)
+    assert list(map(words, headings(after))) == list(map(words, headings(before)))
+
+
+@pytest.mark.parametrize("name", figures())
+def test_panels_keep_their_heights_while_the_figure_grows(name: str) -> None:
+    before = figures()[name]
+    after = fitted(before, 360)
+    assert after.layout.height > before.layout.height
+    assert heights(after) == pytest.approx(heights(before), abs=0.5)
+
+
+def test_headings_stay_at_their_panels_and_do_not_reach_into_the_panel_above() -> None:
+    after = fitted(figures()["timeline"], 360)
+    layout = after.layout
+    whole = layout.height - layout.margin.t - layout.margin.b
+    upper, lower = layout.yaxis.domain, layout.yaxis2.domain
+    first, second = (each for each in layout.annotations if each.align == "left")
+    assert (first.y, second.y) == (pytest.approx(upper[1]), pytest.approx(lower[1]))
+    # Twelve pixels of a font take fifteen with the space between lines.
+    assert (upper[0] - lower[1]) * whole >= 15 * (second.text.count("<br>") + 1)
+    legend_rows = 3
+    above = layout.margin.t - 15 * (first.text.count("<br>") + 1)
+    assert above >= (1 - layout.legend.y) * layout.height + 19 * legend_rows - 19
+
+
+def test_a_figure_is_fitted_again_from_what_it_was() -> None:
+    before = figures()["timeline"]
+    narrow = fitted(before, 360)
+    again = fitted(narrow, WIDE)
+    for name in ("height", "margin", "annotations", "yaxis", "yaxis2"):
+        assert again.layout[name] == before.layout[name], name
+    assert again.layout.title.text == before.layout.title.text
+    assert fitted(again, 360).layout == narrow.layout
+
+
+def test_what_has_room_is_left_alone() -> None:
+    for figure in figures().values():
+        assert page_layout(figure, WIDE) is None
+    assert page_layout(go.Figure(), 360) is None
