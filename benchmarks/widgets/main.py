@@ -5,6 +5,7 @@ headless Chromium: from the key press to the page's next frame after plotly has 
 in a fresh kernel: from the command to the first widget.
 
     python benchmarks/widgets/main.py
+    python benchmarks/widgets/main.py --models "Inception-v3" "GPT of 1,155 layers"
 """
 
 import argparse
@@ -21,15 +22,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from playwright.sync_api import Locator
 
 import deeppool as dp
+from benchmarks.planner.models import gpt, made_up  # noqa: F401  (of the expressions)
 from tests.browser.lab import Lab, opened
 from tests.browser.notebook import Notebook
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-MODEL = "vgg16-cpu"
+PROFILES = {
+    "VGG-16": "dp.find_profile('vgg16-cpu')",
+    "Inception-v3": "dp.find_profile('inception_v3-cpu')",
+    "GPT of 1,155 layers": "made_up(gpt())",
+}
+"""Layer times; those of the GPT are made up."""
+IMPORTS = "import deeppool as dp\nfrom benchmarks.planner.models import gpt, made_up"
 GPUS, BATCH = 1024, 1024
-EXPLORER = f"dp.widgets.AmplificationExplorer(dp.find_profile({MODEL!r}), gpus={GPUS}, global_batch={BATCH})"
-TIMELINES = f"dp.widgets.TimelineView(*[dp.plan(dp.find_profile({MODEL!r}), gpus, gpus, 2.0) for gpus in (8, {GPUS})])"
+LONGEST_WAIT = 300
+"""Seconds for the first frontier."""
 LIMITS = "amplification limit (×)"
+
+
+def explorer_of(model: str) -> str:
+    """Returns the expression of an explorer."""
+    return f"dp.widgets.AmplificationExplorer({PROFILES[model]}, gpus={GPUS}, global_batch={BATCH})"
+
+
+def timelines_of(model: str) -> str:
+    """Returns the expression of two timelines."""
+    plans = f"[dp.plan(profile, gpus, gpus, 2.0) for profile in [{PROFILES[model]}] for gpus in (8, {GPUS})]"
+    return f"dp.widgets.TimelineView(*{plans})"
+
 
 # When the sentence changed, in the frame that shows it.
 SENTENCE = """panel => {
@@ -52,6 +72,7 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--models", nargs="*", choices=PROFILES, default=list(PROFILES)[:1], metavar="MODEL")
     parser.add_argument("--no-browser", action="store_true", help="the kernel alone")
     parser.add_argument("--run-all", action="store_true", help="the notebooks instead of the sliders")
     arguments = parser.parse_args()
@@ -64,13 +85,14 @@ def main() -> None:
                 print(row(path.stem, times), flush=True)
         return
     print("| from the slider to the figure | median | spread |\n|---|---|---|")
-    for name, times in kernel(arguments.repeats).items():
-        print(row(f"kernel: {name}", times))
-    if not arguments.no_browser:
-        with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
-            for name, times in browser(lab, arguments.repeats):
-                print(row(f"browser: {name}", times), flush=True)
-            lab.end()
+    for model in arguments.models:
+        for name, times in kernel(model, arguments.repeats).items():
+            print(row(f"{model}, kernel: {name}", times), flush=True)
+        if not arguments.no_browser:
+            with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
+                for name, times in browser(lab, model, arguments.repeats):
+                    print(row(f"{model}, browser: {name}", times), flush=True)
+                lab.end()
 
 
 def row(name: str, times: Sequence[float]) -> str:
@@ -78,11 +100,11 @@ def row(name: str, times: Sequence[float]) -> str:
     return f"| {name} | {statistics.median(times):.0f} ms | {min(times):.0f} … {max(times):.0f} |"
 
 
-def kernel(repeats: int) -> dict[str, list[float]]:
+def kernel(model: str, repeats: int) -> dict[str, list[float]]:
     """The widget's own callbacks, without a page: what is sent is ready when they return."""
-    explorer = eval(EXPLORER)
+    explorer = eval(explorer_of(model))
     explorer.wait()
-    view = eval(TIMELINES)
+    view = eval(timelines_of(model))
     sliders = {
         f"limit, {GPUS:,} GPUs": (explorer.limit, [value for _, value in explorer.limit.options][4:]),
         "GPUs, 64 to 1,024, frontier known": (explorer.gpus, [64, 128, 256, 512, 1024]),
@@ -125,11 +147,12 @@ def timed(slider: object, value: object) -> float:
     return 1e3 * (time.perf_counter() - started)
 
 
-def browser(lab: Lab, repeats: int) -> Iterator[tuple[str, list[float]]]:
+def browser(lab: Lab, model: str, repeats: int) -> Iterator[tuple[str, list[float]]]:
     """From a key on a slider to the next frame after the last figure that it changes was drawn."""
-    notebook = lab.open(["import deeppool as dp", f"explorer = {EXPLORER}\nexplorer", f"view = {TIMELINES}\nview"])
+    cells = [IMPORTS, f"explorer = {explorer_of(model)}\nexplorer", f"view = {timelines_of(model)}\nview"]
+    notebook = lab.open(cells, seconds=LONGEST_WAIT)
     explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
-    notebook.until(lambda: notebook.value("explorer.wait(60)"))
+    notebook.until(lambda: notebook.value("explorer.wait(60)"), seconds=LONGEST_WAIT)
     yield f"limit, {GPUS:,} GPUs, plan and sentence", sentence(notebook, explorer, repeats)
     figures = {
         f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),

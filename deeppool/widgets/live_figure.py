@@ -27,7 +27,9 @@ def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
     If the trace types and their order are the same, only the differences are sent.
     """
     with figure_lock(shown):
-        figure.update_layout(page_layout(figure, shown.__dict__.get("_page_width", 0)) or {}, overwrite=False)
+        width = shown.__dict__.get("_page_width")
+        if width is not None:
+            figure.update_layout(page_layout(figure, width) or {})
         same = [trace.type for trace in shown.data] == [trace.type for trace in figure.data]
         with shown.batch_update():
             if same:

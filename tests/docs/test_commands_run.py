@@ -96,11 +96,11 @@ def test_what_the_quick_start_with_8_gpus_does_without_a_gpu_runs(
 
     if not torch.cuda.is_available():
         assert outcome.code == 1
-        assert "GPU" in outcome.err and "(" in outcome.err
+        assert "cuda was requested" in outcome.err and "deeppool env" in outcome.err
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.stress
+@pytest.mark.timeout(900)
 def test_the_first_command_of_the_readme_prints_what_the_readme_shows(deeppool: Command) -> None:  # noqa: F811
     """The whole command, as typed: its numbers are estimates, so they are the same everywhere."""
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")

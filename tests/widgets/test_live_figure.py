@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import pytest
 
 from deeppool import figures
-from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.live_figure import fit_figure, prepare_figure, update_figure
 from tests.figures.records import two_layer_plan
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
@@ -89,3 +89,18 @@ def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_reports_the_
     shown.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
     interrupted.thread.join(TIMEOUT)
     assert [order and len(order["trace_data"]) for order in ordered] == [2, None]
+
+
+def test_an_update_is_fitted_to_the_width_that_the_page_reported_and_else_left_as_it_is() -> None:
+    wide = figures.timeline(two_layer_plan())
+    shown = go.FigureWidget()
+    update_figure(shown, figures.timeline(two_layer_plan()))
+    assert shown.layout.annotations[0].text == wide.layout.annotations[0].text
+    fit_figure(shown, 360)
+    narrow = shown.layout.annotations[0].text
+    assert narrow.count("<br>") > wide.layout.annotations[0].text.count("<br>")
+    update_figure(shown, figures.timeline(two_layer_plan()))
+    assert shown.layout.annotations[0].text == narrow
+    fit_figure(shown, 3000)
+    assert shown.layout.annotations[0].text == wide.layout.annotations[0].text
+    assert shown.layout.height == wide.layout.height
