@@ -101,7 +101,7 @@ class BranchBounds:
             least = self.tail[slot].least[after]
             time, moved = time + (self.tail[slot].lower[:, after] - least), moved + least
         rows = np.nonzero(np.isfinite(time + moved))[0]
-        rows = rows[efficient_rows(rows * 0, time[rows], moved[rows])]
+        rows = rows[efficient_rows(None, time[rows], moved[rows])]
         return time[rows], moved[rows], rows.tolist()
 
 

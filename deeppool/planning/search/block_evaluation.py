@@ -113,7 +113,7 @@ class BlockEvaluation:
             for branch in (self.block.branches[member] for member in members):
                 more, further, _ = branch.ends(branch.path.lower, slot, self.before, self.after)
                 time, moved = np.add.outer(time, more).ravel(), np.add.outer(moved, further).ravel()
-                rows = efficient_rows(np.zeros(len(time), dtype=np.intp), time, moved)
+                rows = efficient_rows(None, time, moved)
                 time, moved = time[rows], moved[rows]
             self._stairs[kind] = time, moved
         return self._stairs[kind]

@@ -118,7 +118,7 @@ def efficient_plans(costs: CostTable) -> EfficientPlans:
         points += _timed_sums(costs, found) if costs.overlap else _sums(found)
     time, work = (np.array([point[number] for point in points]) for number in range(2))
     # Sums of the same seconds in another order differ in their last digits: no plan is more efficient for that.
-    kept = efficient_rows(np.zeros(len(points), dtype=np.intp), _rounded(time), _rounded(work))
+    kept = efficient_rows(None, _rounded(time), _rounded(work))
     bound = fastest.iteration_time / optimality_factor(fastest.optimality)
     return EfficientPlans(time[kept], work[kept], [points[index] for index in kept.tolist()], bound, relaxed)
 

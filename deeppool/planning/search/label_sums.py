@@ -83,7 +83,7 @@ def efficient_sums(steps: Sequence[StepLabels], most: int, promising: Promising 
         kept, time = _thinned(key, values[0], kept, most)
         after, sums = key[kept], np.stack([time, values[1, kept]])
         chosen.append((left[kept], right[kept]))
-    ends = rows = efficient_rows(np.zeros_like(after), *sums)
+    ends = rows = efficient_rows(None, *sums)
     labels = []
     for parent, label in reversed(chosen):
         labels.append(label[rows])

@@ -141,4 +141,4 @@ def concatenated(found: Sequence[Labels]) -> Labels:
 
 
 def _unbeaten(values: Floats) -> Integers:
-    return efficient_rows(np.zeros(values.shape[1], dtype=np.intp), *values)
+    return efficient_rows(None, *values)

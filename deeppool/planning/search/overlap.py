@@ -19,8 +19,9 @@ F + S or longer, and
 
 for any share from 0 to 1. Where the model starts with a single layer, its backward is the last and hides
 nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan
-for which the sum is least, and no plan takes less than that: the largest of these values is the bound. It
-does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
+for which the sum is least, and no plan takes less than that: the largest of these values is the bound. A share at
+which a plan that is known already costs no more than the bound so far gives no larger one, and is not searched. The
+bound does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
 where they dominate.
 
 Where cores compute a share of an all-reduce (``sync_computing``), what runs beside one takes longer by that share of
@@ -50,11 +51,12 @@ from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
+from deeppool.planning.search.plan_price import price_of
 from deeppool.planning.search.search import SearchResult, search
 
 NEAR = 1.005
 """A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
-SHARES = (0.25, 0.5, 0.75, 1.0)
+SHARES = (0.25, 1.0)
 """Shares of the seconds of all-reduces that candidates count."""
 BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
 """Shares for lower bounds, in addition to 0; the last one for networks so slow that little else counts."""
@@ -74,23 +76,35 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0)
     uniform = list(uniform_plans(costs, limit))
-    best = min([first, *uniform[:1], *uniform[-1:]], key=_time)
+    plans = [first, *uniform[:1], *uniform[-1:]]
     sequential = not list(_side_by_side(tree))
     if sequential:
-        best, least = _in_sequence(costs, tree, limit, best)
-        bound = max(bound, least)
-    if _time(best) > bound * NEAR:
-        synced = least_sync(costs)
-        others = (_cheapest(tree, LimitedCosts(costs, limit, share * synced - costs.sync))[0] for share in SHARES)
-        best = min([best, *others, *uniform[1:-1]], key=_time)
+        best, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
+        plans, bound = [*plans, best], max(bound, least)
+    if _time(min(plans, key=_time)) > bound * NEAR:
+        plans += [*_candidates(costs, tree, limit), *uniform[1:-1]]
         if not sequential:
-            best, _ = _in_sequence(costs, tree, limit, best)
+            plans.append(_in_sequence(costs, tree, limit, min(plans, key=_time))[0])
+    best = min(plans, key=_time)
     for share in BOUND_SHARES:
         if _time(best) <= bound * NEAR:
             break
-        other, least = bounding_plan(costs, tree, limit, share)
+        prices = relaxed_costs(costs, tree, limit, share)
+        if min(price_of(plan, prices) for plan in (first, best)) <= bound:
+            # The search would find a plan that costs no more than these do, which is no better bound.
+            continue
+        other, least = _cheapest(tree, prices)
         best, bound = min(best, other, key=_time), max(bound, least)
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
+
+
+def _candidates(costs: CostTable, tree: Series, limit: float | None) -> list[Placement]:
+    """Returns plans that are good where all-reduces count for a share of their time; nothing is proved of them."""
+    synced = least_sync(costs)
+    tried = [LimitedCosts(costs, limit, share * synced - costs.sync) for share in SHARES]
+    # Less of the backward pass counts, too, where much of it hides all-reduces.
+    tried += [relaxed_costs(costs, tree, limit, share) for share in SHARES[:1]]
+    return [_cheapest(tree, prices, proving=False)[0] for prices in tried]
 
 
 def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Placement) -> tuple[Placement, float]:
@@ -167,9 +181,9 @@ def _time(plan: Placement) -> float:
     return plan.iteration_time
 
 
-def _cheapest(tree: Series, limited: LimitedCosts) -> tuple[Placement, float]:
+def _cheapest(tree: Series, limited: LimitedCosts, *, proving: bool = True) -> tuple[Placement, float]:
     """Returns the plan that the exact search finds, and what no plan costs less than."""
-    found, lower = BlockSolver(limited).whole(tree)
+    found, lower = BlockSolver(limited, proving=proving).whole(tree)
     return Placement(limited.costs, *plan_of(found.parts)), lower
 
 

@@ -8,6 +8,7 @@ A row is beaten by one of its key that is no larger in any column:
              +----------- column 1
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,24 +23,41 @@ MOST_KEYS = 1000
 """The largest key for which that is done."""
 
 
-def efficient_rows(key: Integers, *columns: Floats) -> Integers:
-    """Returns the rows that no row of their key beats, by key and first column; of equal ones one."""
+def efficient_rows(key: Integers | None, *columns: Floats) -> Integers:
+    """Returns the rows that no row of their key beats, by key and first column; of equal ones one.
+
+    Args:
+        key: key of each row; None: all rows have the same.
+        columns: numbers of each row.
+    """
+    if key is None:
+        return _of_one_key(columns)
     rows = _not_clearly_beaten(key, *columns) if len(columns) == 2 else np.arange(len(key))
     order = rows[np.lexsort([*(column[rows] for column in reversed(columns)), key[rows]])]
     better = np.ones(len(order), dtype=bool)
     starts = np.nonzero(np.diff(key[order], prepend=-1))[0].tolist()
     for start, end in pairwise([*starts, len(order)]):
-        if len(columns) == 2:
-            second = columns[1][order[start:end]]
-            better[start + 1 : end] = second[1:] < np.minimum.accumulate(second)[:-1]
-        elif end > start + 1:
-            better[start:end] = _unbeaten(np.stack([column[order[start:end]] for column in columns], axis=1))
+        better[start:end] = _unbeaten([column[order[start:end]] for column in columns])
     return order[better]
 
 
-def _unbeaten(values: Floats) -> NDArray[np.bool_]:
+def _of_one_key(columns: Sequence[Floats]) -> Integers:
+    # Most calls are of a few rows, and cost what the calls of NumPy do.
+    if len(columns[0]) <= 1:
+        return np.arange(len(columns[0]))
+    if len(columns) == 2 and len(columns[0]) > CELLS:
+        return efficient_rows(np.zeros(len(columns[0]), dtype=np.intp), *columns)
+    order = np.lexsort(columns[::-1])
+    return order[_unbeaten([column[order] for column in columns])]
+
+
+def _unbeaten(columns: Sequence[Floats]) -> NDArray[np.bool_]:
     """Returns which rows none before them beats; they are sorted."""
-    better = np.ones(len(values), dtype=bool)
+    better = np.ones(len(columns[0]), dtype=bool)
+    if len(columns) == 2:
+        better[1:] = columns[1][1:] < np.minimum.accumulate(columns[1])[:-1]
+        return better
+    values = np.stack(columns, axis=1)
     for row in range(1, len(values)):
         better[row] = not (values[:row][better[:row]] <= values[row]).all(axis=1).any()
     return better

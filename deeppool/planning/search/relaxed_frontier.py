@@ -157,7 +157,7 @@ def _bounds(
     labels = [polygons.get(step, one) for step, one in zip(steps, alone, strict=True)]
     rough = efficient_sums(labels, MOST_ROUGH)
     time = rough.seconds(labels)
-    rows = efficient_rows(np.zeros(len(time), dtype=np.intp), time, rough.work)
+    rows = efficient_rows(None, time, rough.work)
     useful = SumBounds(prices, heights)
     useful.learn(time[rows], rough.work[rows])
     for position, step in enumerate(labels):
