@@ -206,6 +206,7 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
             ("plan", ("gpu_counts",), value, "gpu_counts ascending from 1 to at most 1048576, got 5 layers, 8 and")
             for value in ([], [2], [1, 1], [1, 4, 2], [0, 1], [1, 2**20 + 1])
         ),
+        ("crossover-comparison", ("jobs",), [], "jobs must compute for some time, got 0 jobs that do not"),
         ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
     ],
 )

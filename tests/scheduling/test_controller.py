@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import Sharing
-from deeppool.scheduling.controller import CAUTIOUS, MIN_SHARE, Controller
+from deeppool.scheduling.controller import CAUTIOUS, MIN_SHARE, TRIAL_INTERVAL, Controller
 from deeppool.scheduling.governor import Governor
+from deeppool.scheduling.trial import MAX_ITERATIONS
 from tests.sampling import examples
 
 BOUND = 0.03
@@ -284,3 +285,32 @@ def test_a_restricted_background_is_tried_at_four_times_its_share():
     # Of each four iterations of the trial one has the least share.
     first = tried.index(MIN_SHARE)
     assert tried[first + 1 : first + 4] == [pytest.approx(4 * restricted)] * 3
+
+
+def until_tried(controller: Controller, slowdown: float) -> int:
+    """Collocated iterations of a slowdown that is not the background's, until it is on trial."""
+    count = 0
+    while controller.share == 1:
+        controller.collocated(1.0, slowdown, 10, 0.0)
+        count += 1
+    return count
+
+
+def test_a_background_that_was_tried_in_vain_is_left_alone_for_longer_each_time_up_to_four_times():
+    controller, slowdown, waits = Controller(BOUND), 0.0, []
+    for _ in range(5):
+        # More than the bound, but less than what leads to a trial at any time.
+        slowdown += 0.1
+        waits.append(until_tried(controller, slowdown))
+        while controller.drift != pytest.approx(slowdown):
+            controller.collocated(controller.share, slowdown, 10, 0.0)
+    assert waits[1:] == [TRIAL_INTERVAL, 2 * TRIAL_INTERVAL, 4 * TRIAL_INTERVAL, 4 * TRIAL_INTERVAL]
+
+
+def test_a_background_stays_unrestricted_if_its_trial_shows_nothing_for_certain():
+    controller = Controller(BOUND)
+    until_tried(controller, 0.1)
+    for _ in range(MAX_ITERATIONS):
+        # Twice the bound, but the noise is larger.
+        controller.collocated(controller.share, 2 * BOUND * controller.share, 10, 1.0)
+    assert controller.share == 1

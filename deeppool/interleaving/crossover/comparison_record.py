@@ -53,6 +53,8 @@ class CrossoverComparison:
     def __post_init__(self) -> None:
         check_rounds({times.order: times.seconds for times in self.orders}, self.repetitions)
         check_spans(self.spans, self.ranks)
+        if not sum(job.compute for job in self.jobs) > 0:
+            raise InvalidValueError(f"jobs must compute for some time, got {len(self.jobs)} jobs that do not")
         if CROSSOVER not in (orders := [times.order for times in self.orders]):
             raise InvalidValueError(f"a comparison has the order '{CROSSOVER}', got {orders}")
 
