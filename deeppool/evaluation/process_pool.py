@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import ANSWER, KERNEL_ENVIRONMENT, ExecutedNotebook, NotebookTask
 from deeppool.processes import stop_detector
+from deeppool.processes.rank_group import private_folder
 from deeppool.units import format_seconds
 
 MAX_JOBS = 4
@@ -100,12 +100,12 @@ class _NotebookProcesses:
         started = time.monotonic()
         if self._remaining() == 0 or self.stopped:
             return CompletedTask(task, None, f"{self._budget_text()} before it began", True, 0.0)
-        # The folder belongs to this process: a notebook's process that is killed removes nothing.
-        with tempfile.TemporaryDirectory(prefix="deeppool-kernel-", ignore_cleanup_errors=True) as scratch:
-            process = self._start(task, Path(scratch))
+        # A notebook's process that is killed removes nothing, and neither does this one.
+        with private_folder() as scratch:
+            process = self._start(task, scratch)
             try:
                 stopped = self._wait(process)
-                executed, problem = _read_answer(task, process.returncode, Path(scratch))
+                executed, problem = _read_answer(task, process.returncode, scratch)
                 out_of_time, problem = False, f"notebook {task.name}: {stopped}" if stopped else problem
             except subprocess.TimeoutExpired:
                 _end_process_tree(process)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
-from deeppool.records.confidence_interval import check_repetitions, format_ratio, median_ratio
+from deeppool.records.confidence_interval import check_rounds, format_ratio, median_ratio
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.units import format_bytes, format_seconds
 
@@ -61,7 +61,12 @@ class MeasuredTransfers:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
-        check_repetitions(self.repetitions)
+        check_rounds({each.method: each.seconds for each in self.methods}, self.repetitions)
+        if not self.compute or not self.methods or not min(each.transfers_alone for each in self.methods) > 0:
+            raise InvalidValueError(
+                "measured transfers have iterations that send nothing, and methods whose transfers take some time, got "
+                f"{len(self.compute)} and {[each.transfers_alone for each in self.methods]} s"
+            )
 
     @property
     def compute_time(self) -> float:

@@ -61,6 +61,8 @@ class MeasuredWays:
         if not self.ways:
             raise InvalidValueError("measured ways are at least one, the baseline, got none")
         check_rounds({way.name: way.seconds for way in self.ways}, self.repetitions)
+        if min(way.samples for way in self.ways) < 1:
+            raise InvalidValueError(f"each way trains on samples, got {[way.samples for way in self.ways]}")
 
     def way(self, name: str) -> MeasuredWay:
         """Returns a way.

@@ -183,6 +183,34 @@ def test_a_stopped_kernel_fails_its_notebook_and_the_others_run(
     assert kernels() == []
 
 
+RUN = """
+import sys
+from deeppool.evaluation.nightly import nightly
+nightly(sys.argv[1], ["fig1"], notebooks=sys.argv[2])
+"""
+
+
+def test_a_killed_nightly_run_leaves_no_process_and_no_file_in_the_temporary_folder(
+    notebooks: Path, tmp_path: Path
+) -> None:
+    temporary, log = tmp_path / "temporary", tmp_path / "runs"
+    temporary.mkdir()
+    write_notebook(
+        notebooks / "evaluation" / "fig1-fails.ipynb", SETUP, LOGS, FOREVER, title="It waits", quick={"log": str(log)}
+    )
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-c", RUN, tmp_path / "nights", notebooks], env=environment) as killed:
+        while not log.exists():
+            assert killed.poll() is None
+            time.sleep(0.05)
+        assert any(temporary.iterdir())
+        started = psutil.Process(killed.pid).children(recursive=True)
+        killed.kill()
+    _, alive = psutil.wait_procs(started, 60)
+    assert alive == []
+    assert not any(temporary.iterdir())
+
+
 def test_a_budget_ends_what_runs_and_says_what_did_not_begin(notebooks: Path, tmp_path: Path) -> None:
     write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", FOREVER)
     found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks, budget=1.0).report

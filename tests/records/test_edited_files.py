@@ -207,6 +207,12 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
             for value in ([], [2], [1, 1], [1, 4, 2], [0, 1], [1, 2**20 + 1])
         ),
         ("crossover-comparison", ("jobs",), [], "jobs must compute for some time, got 0 jobs that do not"),
+        ("frontier", ("single_gpu_iteration_time",), 0, "single_gpu_iteration_time must be positive, got 0"),
+        ("measured-transfers", ("compute",), [], "iterations that send nothing, and methods .*, got 0 and"),
+        ("measured-transfers", ("methods",), [], r"iterations that send nothing, and methods .* and \[\] s"),
+        ("measured-transfers", ("methods", 0, "transfers_alone"), 0, "methods whose transfers take some time, got"),
+        ("measured-transfers", ("repetitions",), 3, "needs as many rounds of positive times from each of 3"),
+        ("measured-ways", ("ways", 0, "samples"), 0, r"each way trains on samples, got \[0, "),
         ("measured-ways", ("ways",), [], "measured ways are at least one, the baseline, got none"),
     ],
 )

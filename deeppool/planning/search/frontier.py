@@ -64,6 +64,8 @@ class Frontier:
         counts, times = self.gpu_counts, self.data_parallel_iteration_times
         if not self.points:
             raise InvalidValueError("a frontier has a plan, got none")
+        if not self.single_gpu_iteration_time > 0:
+            raise InvalidValueError(f"single_gpu_iteration_time must be positive, got {self.single_gpu_iteration_time}")
         if self.pareto_factor is not None and not 1 <= self.pareto_factor < math.inf:
             raise InvalidValueError(f"pareto_factor is a number of at least 1, got {self.pareto_factor}")
         if len(counts) != len(times) or min((*counts, *times), default=1) <= 0:
