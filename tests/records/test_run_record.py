@@ -4,8 +4,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from deeppool.records.files import save_run
 from deeppool.records.run_record import GovernorResult, StageTimes
+from deeppool.records.training_record import Attempt
 from tests.figures.records import run_of, training_of
 
 
@@ -71,3 +74,24 @@ def test_a_training_says_what_happened_to_it_and_nothing_of_what_did_not() -> No
         "replanned: gain 3 % (switched to it)",
         "last checkpoint kept/6",
     ]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "text"),
+    [
+        (
+            Attempt((0, 1), 0.02, ((2, 3), (1, 1)), 0, 40, None, "rank 1 was killed"),
+            "updates 1 to 40 on GPUs 0,1; planned 20 ms an iteration, layers: 3 on 2, 1 on 1; rank 1 was killed",
+        ),
+        (
+            Attempt((0,), 0.03, ((1, 4),), 40, 90, 1.5, ""),
+            "updates 41 to 90 on GPU 0, after 1.5 s without one; planned 30 ms an iteration, layers: 4 on 1",
+        ),
+        (
+            Attempt((0,), 0.03, ((1, 4),), 40, 40, None, "rank 0 was killed"),
+            "no update on GPU 0; planned 30 ms an iteration, layers: 4 on 1; rank 0 was killed",
+        ),
+    ],
+)
+def test_an_attempt_says_which_updates_it_made_and_why_it_ended(attempt: Attempt, text: str) -> None:
+    assert str(attempt) == text
