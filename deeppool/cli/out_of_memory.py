@@ -31,8 +31,11 @@ def _at_its_limit() -> bool:
     with contextlib.suppress(ImportError, OSError):
         import resource
 
-        import psutil
-
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        return limit != resource.RLIM_INFINITY and psutil.Process().memory_info().vms > limit - _NO_ROOM
+        try:
+            import psutil
+
+            return limit != resource.RLIM_INFINITY and psutil.Process().memory_info().vms > limit - _NO_ROOM
+        except MemoryError:
+            return True
     return False

@@ -44,6 +44,16 @@ def test_an_error_of_c_code_that_gives_no_reason_counts_only_where_no_memory_is_
     assert ended.stdout.split() == ["True", "False", "False", "False"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
+def test_a_process_that_cannot_even_look_at_its_memory_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**30, 2**30))
+    monkeypatch.setattr("psutil.Process", look)
+    assert ran_out_of_memory(SystemError("error return without exception set"))
+
+
 def test_the_cause_of_an_error_counts_and_other_errors_do_not() -> None:
     try:
         try:
