@@ -86,15 +86,28 @@ def ray_environment_set(*, on_loopback: bool = False) -> Iterator[None]:
 
 
 def find_ray() -> Any:
-    """Imports and returns the module ``ray``.
+    """Imports and returns the module ``ray``, with settings from the variables of the environment as they are now.
 
     Raises:
         RunError: it is not installed.
     """
     try:
-        return importlib.import_module("ray")
+        ray = importlib.import_module("ray")
     except ImportError as error:
         raise RunError(f"a cluster needs Ray: {error} (pip install 'deeppool[cluster]')") from None
+    if not ray.is_initialized():
+        _read_variables_again()
+    return ray
+
+
+def _read_variables_again() -> None:
+    # Ray reads them once, on import, and whoever imported it before had not set them.
+    raylet = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    constants = importlib.import_module("ray._private.ray_constants")
+    by_default = not constants.IS_WINDOWS_OR_OSX
+    constants.ENABLE_RAY_CLUSTER = constants.env_bool(constants.ENABLE_RAY_CLUSTERS_ENV_VAR, by_default)
 
 
 def token_file() -> Path:

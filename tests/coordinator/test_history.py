@@ -135,6 +135,19 @@ def test_looking_for_a_ray_leaves_the_environment_as_it_was() -> None:
     assert dict(os.environ) == before
 
 
+def test_a_ray_that_was_imported_before_takes_the_token_and_the_loopback_address_all_the_same(state: Path) -> None:
+    raylet, services = pytest.importorskip("ray._raylet"), pytest.importorskip("ray._private.services")
+    found = []
+    for on_loopback in (False, True, False):
+        with ray_connection.ray_environment_set(on_loopback=on_loopback):
+            ray_connection.find_ray()
+            found.append((raylet.get_authentication_mode(), services.resolve_ip_for_localhost("127.0.0.1")))
+    (mode, public), (token, loopback), last = found
+    assert (mode, token) == (raylet.AuthenticationMode.DISABLED, raylet.AuthenticationMode.TOKEN)
+    assert loopback == "127.0.0.1"
+    assert last == (mode, public)
+
+
 def test_the_token_is_this_users_and_stays(state: Path) -> None:
     path = ray_connection.token_file()
     text = path.read_text()
