@@ -15,6 +15,9 @@ from deeppool.records.training_record import BackgroundOutcome
 if TYPE_CHECKING:
     import psutil
 
+KILL_SECONDS = 2.0
+"""Most seconds for which descendants that were killed are waited for: they may stay where nobody reaps them."""
+
 
 class JobHistory:
     """Record of what a background job has done so far, in all its processes."""
@@ -97,7 +100,10 @@ class JobProcess:
             self.descendants |= set(psutil.Process(self.pid).children(recursive=True))
 
     def kill_descendants(self) -> None:
-        """Kills the descendants that were found."""
+        """Kills the descendants that were found, and waits until they have ended."""
+        import psutil
+
         for process in self.descendants:
             with contextlib.suppress(Exception):  # gone
                 process.kill()
+        psutil.wait_procs(self.descendants, KILL_SECONDS)

@@ -14,6 +14,14 @@ from deeppool.base.interruption import RunInterrupted, interruptible
 from deeppool.base.run_registry import registered
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Handles it as Python does in a terminal: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def shell() -> Iterator[InteractiveShell]:
     """An IPython without history, as a notebook's kernel has one."""
