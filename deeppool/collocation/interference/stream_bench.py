@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from deeppool.collocation.interference.cpu_bench import select_arrangements
 from deeppool.collocation.interference.synthetic_kernels import KernelSpec, buffers, calibrate, launcher
-from deeppool.device.kinds import find_kind
+from deeppool.device.kinds import emulated_sheet
 from deeppool.device.protocol import Device, Launch, Stream
 
 QUEUED = 8
@@ -55,8 +55,8 @@ class StreamBench:
         known = ("normal", "lowest")
         self.arrangements = select_arrangements(known if arrangements is None else arrangements, known)
         self._device = device
-        self._alone: dict[int, float] | None = {} if find_kind(device.kind).emulated else None
-        """What was measured of each kernel where time is virtual: it would be the same again."""
+        self._alone: dict[int, float] | None = {} if emulated_sheet(device.kind) is not None else None
+        """Kernels per second of each kernel measured so far, where time is virtual: again they are nearly the same."""
         self._streams = {
             "foreground": device.stream("high"),
             "normal": device.stream("high"),

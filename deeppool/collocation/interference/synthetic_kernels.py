@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from deeppool.device.kinds import find_kind
+from deeppool.device.kinds import emulated_sheet
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 
@@ -131,7 +131,7 @@ def _time(run: Callable[[], object], device: Device) -> float:
     device.synchronize()
     times: list[float] = []
     # Virtual time has no noise.
-    for _ in range(1 if find_kind(device.kind).emulated else BATCHES):
+    for _ in range(1 if emulated_sheet(device.kind) is not None else BATCHES):
         started, repeats = device.clock.now(), 0
         while repeats < 3 or (device.clock.now() - started < 1e-3 and repeats < 100):
             run()

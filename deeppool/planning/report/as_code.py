@@ -60,7 +60,11 @@ def launch_python(arguments: Mapping[str, Any]) -> str:
 
 def launch_command(arguments: Mapping[str, Any]) -> str:
     """Returns the command that runs the plan of a file; arguments are those of :func:`launch_python`."""
-    given = {name: value if isinstance(value, str | int | float) else JOB for name, value in arguments.items() if value}
+    given = {
+        name: value if isinstance(value, str | int | float) else JOB
+        for name, value in arguments.items()
+        if value is not None
+    }
     return shlex.join(["deeppool", "run", PLAN_FILE, *_command_options(given), "-o", RUN_FILE])
 
 

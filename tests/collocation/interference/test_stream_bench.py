@@ -65,6 +65,14 @@ def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
         assert min(bench.together("lowest", 0, 0, 0.2)) >= 0
 
 
+@pytest.mark.parametrize(("name", "rates"), [("emulated", [1.0, 2.0]), ("emulated:h200", [1.0, 1.0])])
+def test_only_in_virtual_time_a_kernel_is_measured_alone_once(name, rates, monkeypatch) -> None:
+    numbers = iter([1.0, 2.0])
+    monkeypatch.setattr(StreamBench, "_measure", lambda *_: [next(numbers)])
+    with StreamBench(find_device(name), [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
+        assert [bench.alone(0, 0.2), bench.alone(0, 0.2)] == rates
+
+
 def test_all_pairs_on_the_device_in_the_machines_time_take_about_a_minute() -> None:
     """By the seconds that are measured: 0.1 alone and 0.2 in each of two arrangements, a tenth more before each."""
     kinds = kernel_specs(kernel_sizes(find_device("emulated")))
