@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 # Every rank reads its plan and captures its model; a fork server loads what that needs once for all of them.
 import cloudpickle  # noqa: F401
-import torch._dynamo
-import torch._functorch.aot_autograd  # noqa: F401
+import torch._export.non_strict_utils
+import torch.export._trace  # noqa: F401
 
 from deeppool.base import serialization
 from deeppool.device.protocol import Stream

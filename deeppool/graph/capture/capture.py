@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import fx, nn
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from deeppool.base.interruption import interruptible
 from deeppool.errors import CaptureError, InvalidValueError
@@ -243,6 +242,8 @@ def _check_gradients(
 
 def _check_operators(program: fx.GraphModule, name: str) -> None:
     """Raises for sizes that depend on data, such as the samples selected by a mask, and for what is no operator."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
     for node in program.graph.nodes:
         is_operator = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
         if node.op == "call_function" and is_tensor(node) and not is_operator:

@@ -5,8 +5,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-import torch._export.non_strict_utils
-import torch.export._trace
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -30,6 +28,10 @@ def fixes_batch(error: Exception) -> bool:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences export's logs of whole graphs before it raises; a one-line error replaces them."""
+    # A second of imports, for those that export a model and not for all that name its classes.
+    import torch._export.non_strict_utils
+    import torch.export._trace
+
     loggers = [logging.getLogger(name) for name in NOISY]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -23,14 +23,17 @@ layer of a coarser one.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import networkx
 import torch
 from torch import fx
 
 from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.blocks import block_calls, module_call
 from deeppool.graph.layer import Granularity
+
+if TYPE_CHECKING:
+    import networkx
 
 FOLLOWERS = frozenset(
     (
@@ -122,6 +125,8 @@ def _join(groups: Groups, numbers: Sequence[int | None]) -> Groups:
 
 def _close(groups: Groups, symbols: set[str]) -> Groups:
     """Returns the finest partition coarser than ``groups`` that satisfies the rules, in a topological order."""
+    import networkx
+
     edges = _edges(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
     # Groups to merge by the first three rules become cycles of edges, which the fourth rule merges.
@@ -162,6 +167,8 @@ def _updates(normalisation: fx.Node, statistics: fx.Node) -> bool:
 
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":
     """Returns the graph with an edge from each group to its readers."""
+    import networkx
+
     owner = {node: index for index, group in enumerate(groups) for node in group}
     found: networkx.DiGraph[int] = networkx.DiGraph()
     found.add_nodes_from(range(len(groups)))
