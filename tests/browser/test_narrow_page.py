@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from playwright.sync_api import Locator
 
 from tests.browser.lab import HEIGHT, WIDTH, Lab
+from tests.browser.notebook import Notebook
 
 NARROW = 800
 PANELS = {
@@ -22,27 +24,31 @@ TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot 
 })"""
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, panel: str) -> None:
-    notebook = lab.open(
-        [f"import deeppool as dp\nprofile = dp.find_profile('vgg16-cpu')\n{PANELS[panel]}"], seconds=300
-    )
+def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, subtests: pytest.Subtests) -> None:
+    profile = "import deeppool as dp\nprofile = dp.find_profile('vgg16-cpu')"
+    notebook = lab.open([profile, *PANELS.values()], seconds=300)
     notebook.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     try:
-        shown = notebook.panel(f".{panel}")
-
-        def cut() -> list[dict[str, Any]]:
-            texts = shown.evaluate(TEXTS)
-            return [] if not texts else [text for text in texts if text["over"] > 0 or text["left"] < 0]
-
-        notebook.until(lambda: shown.evaluate(TEXTS) and not cut())
-        # A legend has no heading in it.
-        texts = shown.evaluate(TEXTS)
-        entries = [text for text in texts if text["kind"] == "legendtext"]
-        for heading in (text for text in texts if text["kind"] == "annotation-text"):
-            assert not any(heading["top"] < each["top"] < heading["bottom"] - 1 for each in entries), heading["text"]
-        for table in shown.locator(".dp-table").all():
-            assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
-        assert shown.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
+        for panel in PANELS:
+            with subtests.test(panel=panel):
+                check_fits(notebook, notebook.panel(f".{panel}"))
     finally:
         notebook.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+
+def check_fits(notebook: Notebook, panel: Locator) -> None:
+    """No text of its figures is cut or in a legend that has a heading, and nothing in it scrolls sideways."""
+
+    def cut() -> list[dict[str, Any]]:
+        texts = panel.evaluate(TEXTS)
+        return [] if not texts else [text for text in texts if text["over"] > 0 or text["left"] < 0]
+
+    notebook.until(lambda: panel.evaluate(TEXTS) and not cut())
+    # A legend has no heading in it.
+    texts = panel.evaluate(TEXTS)
+    entries = [text for text in texts if text["kind"] == "legendtext"]
+    for heading in (text for text in texts if text["kind"] == "annotation-text"):
+        assert not any(heading["top"] < each["top"] < heading["bottom"] - 1 for each in entries), heading["text"]
+    for table in panel.locator(".dp-table").all():
+        assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
+    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
