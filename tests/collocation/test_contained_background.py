@@ -1,5 +1,6 @@
 """Background jobs with every kind of fault, one after another beside a training that they do not affect."""
 
+import contextlib
 import re
 import threading
 import time
@@ -65,6 +66,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("jobs")
 
 
+def kill_when_awaited(patch: pytest.MonkeyPatch) -> None:
+    """Makes psutil's kills take effect no sooner than their process is waited for: whoever does not wait leaves it."""
+    condemned, kill, wait = set(), psutil.Process.kill, psutil.Process.wait
+
+    def wait_for(process: psutil.Process, timeout: float | None = None) -> int | None:
+        if process in condemned:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kill(process)
+        return wait(process, timeout)
+
+    patch.setattr(psutil.Process, "kill", lambda process: condemned.add(process))  # noqa: PLW0108  a method
+    patch.setattr(psutil.Process, "wait", wait_for)
+
+
 @pytest.fixture(scope="module")
 def reported() -> list[str]:
     return []
@@ -89,6 +104,7 @@ def record(folder: Path, reported: list[str]) -> TrainingRecord:
         dp.BackgroundJob(training(), batch=BATCH),
     ]
     with pytest.MonkeyPatch.context() as patch:
+        kill_when_awaited(patch)
         # To fill its memory takes a job up to one.
         patch.setattr(containment, "BUSY_SECONDS", 3.0)
         # The foreground waits for the last job.
