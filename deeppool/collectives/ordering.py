@@ -11,6 +11,7 @@ ready at different times.
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from deeppool.errors import RunError
@@ -42,22 +43,56 @@ class SentTransfer:
 def order_transfers(requests: Sequence[TransferRequest]) -> list[SentTransfer]:
     """Returns all transfers in the order in which they are sent."""
     free = dict.fromkeys((rank for request in requests for rank in request.ranks), 0.0)
-    waiting = set(range(len(requests)))
+    of_ranks: dict[tuple[int, ...], list[int]] = {}
+    for index in sorted(range(len(requests)), key=lambda index: requests[index].ready, reverse=True):
+        of_ranks.setdefault(requests[index].ranks, []).append(index)
+    queues = [_Queue(ranks, requests, indices) for ranks, indices in of_ranks.items()]
     order: list[SentTransfer] = []
-    while waiting:
-        starts = {
-            index: max(requests[index].ready, *(free[rank] for rank in requests[index].ranks)) for index in waiting
-        }
-        now = min(starts.values())
-        chosen = min(
-            (index for index, start in starts.items() if start == now),
-            key=lambda index: (requests[index].part, requests[index].seconds, index),
+    while queues:
+        starts = [queue.start(max(free[rank] for rank in queue.ranks)) for queue in queues]
+        now = min(starts)
+        first = min(
+            (queue for queue, start in zip(queues, starts, strict=True) if start == now),
+            key=lambda queue: queue.first(now),
         )
+        chosen = first.take()
         end = now + requests[chosen].seconds
-        free |= dict.fromkeys(requests[chosen].ranks, end)
+        free |= dict.fromkeys(first.ranks, end)
         order.append(SentTransfer(chosen, now, end))
-        waiting.remove(chosen)
+        if first.is_empty:
+            queues.remove(first)
     return order
+
+
+class _Queue:
+    """The waiting transfers of the same ranks: those that are ready by urgency, and the others by when they will be."""
+
+    def __init__(self, ranks: tuple[int, ...], requests: Sequence[TransferRequest], later: list[int]) -> None:
+        """Takes the indices of requests, of which the last is ready first."""
+        self.ranks = ranks
+        self._requests, self._later = requests, later
+        self._ready: list[tuple[int, float, int]] = []
+        self._now = 0.0
+
+    def start(self, free: float) -> float:
+        """Returns when one of them can start, if the ranks are free from some time on."""
+        return max(self._now if self._ready else self._requests[self._later[-1]].ready, free)
+
+    def first(self, now: float) -> tuple[int, float, int]:
+        """Returns the most urgent one that is ready by now: its part, its time, and its index."""
+        self._now = now
+        while self._later and self._requests[self._later[-1]].ready <= now:
+            index = self._later.pop()
+            heappush(self._ready, (self._requests[index].part, self._requests[index].seconds, index))
+        return self._ready[0]
+
+    def take(self) -> int:
+        """Removes the one that ``first`` returned."""
+        return heappop(self._ready)[-1]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ready and not self._later
 
 
 T = TypeVar("T", bound=Hashable)

@@ -58,6 +58,31 @@ def test_a_rank_sends_one_transfer_at_a_time_and_none_that_is_needed_later_than_
                 assert request.part <= other.part
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_could_start_earlier_and_of_what_could_at_once_the_most_urgent_does(seed: int) -> None:
+    draw = random.Random(seed)
+    requests = [
+        TransferRequest(
+            draw.choice([0.0, 1.0, draw.uniform(0, 5)]),
+            draw.choice([0.0, 0.5, draw.uniform(0, 1)]),
+            draw.randrange(4),
+            tuple(draw.sample(range(4), draw.randint(1, 3))),
+        )
+        for _ in range(20)
+    ]
+    busy_until = dict.fromkeys(range(4), 0.0)
+    order = order_transfers(requests)
+    for place, sent in enumerate(order):
+        could_start = []
+        for later in order[place:]:
+            other = requests[later.request]
+            start = max([other.ready, *(busy_until[rank] for rank in other.ranks)])
+            could_start.append((start, other.part, other.seconds, later.request))
+        assert sorted(could_start)[0] == could_start[0]
+        assert sent.start == could_start[0][0]
+        busy_until |= dict.fromkeys(requests[sent.request].ranks, sent.end)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_the_order_of_readiness_transfers_start_in_the_fixed_order(seed: int) -> None:
     order, started = list(range(12)), list[int]()

@@ -12,7 +12,7 @@ are also read by later ones).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -27,6 +27,12 @@ def module_call(node: fx.Node) -> tuple[str, str]:
         return "", ""
     key, (path, _) = list(stack.items())[-1]
     return ("", "") if key.startswith("_empty") else (key, path.removeprefix("L__self__").lstrip("."))
+
+
+def modules_with_inner_calls(nodes: Iterable[fx.Node]) -> set[str]:
+    """Returns the paths of the modules inside which an operator of another module runs."""
+    parts = [path.split(".") for path in {module_call(node)[1] for node in nodes}]
+    return {".".join(names[:length]) for names in parts for length in range(1, len(names))}
 
 
 @dataclass(slots=True)

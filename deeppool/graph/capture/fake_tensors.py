@@ -1,11 +1,13 @@
 """Execution of a captured program on fake tensors, which have shapes and memory addresses but no data."""
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import _pytree as pytree
 
 SINGLE_PRECISION = frozenset(
@@ -32,26 +34,91 @@ GRU = 3
 """``mode`` of a GRU among PyTorch's recurrent layers."""
 
 
-class ShapesMode(FakeTensorMode):
-    """Fake tensor mode that takes the results of batch normalisations from the shapes of their arguments.
+FORM_KEEPING = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "add sub mul neg relu threshold_backward leaky_relu leaky_relu_backward silu silu_backward gelu gelu_backward "
+        "hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward sigmoid "
+        "sigmoid_backward tanh tanh_backward"
+    ).split()
+)
+"""Operators whose result has the shape and the dtype that all their floating-point tensors have in common."""
 
-    PyTorch decomposes each into its arithmetic for that, which takes much of the time of a large model, and fails where
-    a channel has one element.
+
+class ShapesMode(FakeTensorMode):
+    """Fake tensor mode that finds the results of frequent operators in a shorter way, where sizes are numbers.
+
+    PyTorch decomposes a batch normalisation into its arithmetic for that, which takes much of the time of a large
+    model, and fails where a channel has one element. A view or an operator on single elements passes a cache of
+    results and one or two decompositions, written in Python, before its shape is known.
     """
 
     def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Dispatches an operator on fake tensors."""
         if func in BATCH_NORMS and args[5]:
             data = args[0]
-            with self:
-                statistics = (torch.empty(data.shape[1], dtype=data.dtype, device=data.device) for _ in range(2))
-                return torch.empty_like(data), *statistics
+            return self._like(data), *(self._contiguous(data.shape[1:2], data) for _ in range(2))
         if func is torch.ops.aten.native_batch_norm_backward.default:
             data, weight, wanted = args[1], args[2], args[9]
-            with self:
-                parameters = (torch.empty_like(weight) if each else None for each in wanted[1:])
-                return torch.empty_like(data) if wanted[0] else None, *parameters
+            parameters = (self._like(weight) if each else None for each in wanted[1:])
+            return self._like(data) if wanted[0] else None, *parameters
+        if self.shape_env is None and _has_short_way(func):
+            tensors: list[Any] = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            if tensors and all(map(self._is_plain, tensors)) and len({x.fake_device for x in tensors}) == 1:
+                return self._by_short_way(func, args, kwargs or {}, tensors)
         return super().dispatch(func, types, args, kwargs or {})
+
+    def _is_plain(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a fake one of this mode, and no number that is known."""
+        return self.is_our_fake(tensor) and tensor.constant is None
+
+    def _by_short_way(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[FakeTensor]
+    ) -> Any:
+        if func.overloadpacket in FORM_KEEPING and _gives_contiguous(tensors):
+            return self._contiguous(tensors[0].shape, tensors[0])
+        with in_kernel_invocation_manager(self):
+            result = func(*args, **kwargs)
+        return pytree.tree_map_only(torch.Tensor, lambda made: self._wrapped(made, tensors[0]), result)
+
+    def _wrapped(self, made: torch.Tensor, like: Any) -> torch.Tensor:
+        if self.is_our_fake(made):
+            return made
+        return self.fake_tensor_converter.from_meta_and_device(self, made, like.fake_device)
+
+    def _like(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.shape_env is None and tensor.is_contiguous():
+            return self._contiguous(tensor.shape, tensor)
+        with self:
+            return torch.empty_like(tensor)
+
+    def _contiguous(self, shape: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
+        """Returns a contiguous tensor with the dtype and device of another one."""
+        with in_kernel_invocation_manager(self):
+            made = torch.empty(shape, dtype=like.dtype, device="meta")
+        return self._wrapped(made, like)
+
+
+@functools.cache
+def _has_short_way(func: Any) -> bool:
+    """Whether an operator is a view, or computes single elements, of tensors on one device; cat does so in effect."""
+    short = func.is_view or torch.Tag.pointwise in func.tags or func is torch.ops.aten.cat.default
+    names = {argument.name for argument in func._schema.arguments}
+    return bool(short and not func._schema.is_mutable and "device" not in names)
+
+
+def _gives_contiguous(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a result on the elements of tensors is contiguous and has their shape and dtype."""
+    first = tensors[0]
+    if not first.is_floating_point() or any(x.shape != first.shape or x.dtype != first.dtype for x in tensors):
+        return False
+    return all(x.is_contiguous() for x in tensors) or all(map(_is_rows, tensors))
+
+
+def _is_rows(tensor: torch.Tensor) -> bool:
+    """Whether the last dimension is the innermost in memory, the one before it the next, and so on."""
+    strides = tensor.stride()
+    return min(tensor.shape, default=0) > 1 and all(one > other for one, other in itertools.pairwise((*strides, 0)))
 
 
 class FakeTensorRun(fx.Interpreter):

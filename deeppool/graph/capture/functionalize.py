@@ -118,17 +118,13 @@ def _update_wholes(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx
 
 def _has_other_readers(node: fx.Node, known: list[fx.Node]) -> bool:
     """Whether an operator after ``node`` reads the memory that it writes through a view other than ``known``."""
-    order = {other: index for index, other in enumerate(node.graph.nodes)}
-    before = [other for other in order if order[other] < order[node] and other.op == "call_function"]
-    aliases = [other for other in before if other not in known and _base(other) is _base(known[0])]
-    return any(order[user] > order[node] for alias in aliases for user in alias.users)
+    aliases = [_base(known[0])]
+    for alias in aliases:
+        aliases += [user for user in alias.users if user < node and user.args[0] is alias and _base(user) is aliases[0]]
+    others = [alias for alias in aliases if alias not in known and alias.op == "call_function"]
+    return any(node < user for alias in others for user in alias.users)
 
 
 def _redirect_readers(node: fx.Node, written: fx.Node) -> None:
     """Redirects users of ``written`` after ``node`` to ``node``, which holds the new value."""
-    following = set()
-    after = node.next
-    while after.op != "root":
-        following.add(after)
-        after = after.next
-    written.replace_all_uses_with(node, delete_user_cb=lambda user: user in following)
+    written.replace_all_uses_with(node, delete_user_cb=lambda user: node < user)

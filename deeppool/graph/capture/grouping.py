@@ -29,7 +29,7 @@ import torch
 from torch import fx
 
 from deeppool.graph.capture.batch_sizes import multiple_of_batch
-from deeppool.graph.capture.blocks import block_calls, module_call
+from deeppool.graph.capture.blocks import block_calls, module_call, modules_with_inner_calls
 from deeppool.graph.layer import Granularity
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 def _group_by_module(nodes: list[fx.Node]) -> Groups:
     """Groups consecutive operators of one call of a leaf module; other operators stay single."""
-    paths = {module_call(node)[1] for node in nodes}
+    containers = modules_with_inner_calls(nodes)
     groups: Groups = []
     previous = None
     for node in nodes:
         call, path = module_call(node)
-        leaf = path and not any(other.startswith(path + ".") for other in paths)
+        leaf = path and path not in containers
         picks_from_previous = groups and operator_name(node) == "getitem" and node.args[0] in groups[-1]
         if picks_from_previous or (leaf and call == previous):
             groups[-1].append(node)

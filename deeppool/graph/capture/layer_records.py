@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from deeppool.graph.capture.activation_memory import saved_bytes
-from deeppool.graph.capture.blocks import module_call
+from deeppool.graph.capture.blocks import module_call, modules_with_inner_calls
 from deeppool.graph.capture.grouping import FOLLOWERS, operator_name
 from deeppool.graph.capture.regions import AUTOCAST
 from deeppool.graph.layer import Granularity, Layer
@@ -36,6 +36,7 @@ def describe_layers(
     }
     saved = saved_bytes(program, groups, autocast=False)
     saved_by_autocast = saved_bytes(program, groups, autocast=True)
+    containers = modules_with_inner_calls(program.graph.nodes)
     names: dict[str, int] = {}
     layers = []
     for index, group in enumerate(groups):
@@ -52,7 +53,7 @@ def describe_layers(
         predecessors = sorted(set(sources.values()))
         layers.append(
             Layer(
-                name=_unique(_layer_name(group, granularity == "block"), names),
+                name=_unique(_layer_name(group, containers, granularity == "block"), names),
                 operators=tuple(operator_name(node) for node in group),
                 predecessors=tuple(predecessors),
                 input_bytes=tuple(sum(sample_bytes(n) for n, i in sources.items() if i == p) for p in predecessors),
@@ -76,13 +77,14 @@ def _attributes(node: fx.Node, owner: dict[fx.Node, int]) -> Iterator[str]:
             yield from _attributes(arg, owner)
 
 
-def _layer_name(group: tuple[fx.Node, ...], may_be_block: bool) -> str:
+def _layer_name(group: tuple[fx.Node, ...], containers: Collection[str], may_be_block: bool) -> str:
+    """Names a layer by its module, if no other module runs inside that, or else by its first operator too."""
     anchors = [node for node in group if operator_name(node) not in FOLLOWERS] or [group[0]]
     path = module_call(anchors[0])[1]
     alone = all(module_call(node)[1] == path for node in anchors)
     if may_be_block and not alone and (enclosing := _enclosing(anchors)):
         return enclosing
-    is_leaf_name = alone and path and anchors[0].meta["nn_module_stack"] and _is_module_of_one_call(anchors[0], path)
+    is_leaf_name = alone and path and anchors[0].meta["nn_module_stack"] and path not in containers
     return path if is_leaf_name else ".".join(filter(None, (path, operator_name(anchors[0]))))
 
 
@@ -90,11 +92,6 @@ def _enclosing(nodes: list[fx.Node]) -> str:
     """Returns the path of the innermost module that encloses all nodes; empty: the model itself."""
     paths = [module_call(node)[1].split(".") for node in nodes]
     return ".".join(parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False)))
-
-
-def _is_module_of_one_call(anchor: fx.Node, path: str) -> bool:
-    """Whether no submodule of a module runs, so that its path identifies the operator."""
-    return not any(module_call(node)[1].startswith(path + ".") for node in anchor.graph.nodes)
 
 
 def _unique(name: str, seen: dict[str, int]) -> str:
