@@ -3,6 +3,7 @@
 PYTHONPATH=. python benchmarks/capture/classify.py [NAME …]
 """
 
+import argparse
 import gc
 import sys
 import traceback
@@ -63,9 +64,11 @@ def first_line(error: Exception) -> str:
 
 def main() -> None:
     """Prints a row as soon as it is known, and a summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures or libraries; all without one")
+    chosen, count = parser.parse_args().names, Counter[str]()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    chosen, count = sys.argv[1:], Counter[str]()
     print("| architecture | library | result | layers and relative differences, or the refusal |\n|---|---|---|---|")
     for architecture in architectures():
         if chosen and architecture.name not in chosen and architecture.library not in chosen:

@@ -3,8 +3,8 @@
 PYTHONPATH=. python benchmarks/capture/main.py [NAME …]
 """
 
+import argparse
 import gc
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -115,13 +115,15 @@ def row(name: str, attempts: Attempts) -> str:
 
 def main() -> None:
     """Prints a row as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models; all of them without one")
+    chosen = parser.parse_args().names
     warnings.filterwarnings("ignore")
     columns = (
         "model|smallest input|operators|operator layers|module layers|distinct|block layers|graph|capture, CPU s|"
         "profile, CPU s|loss, whole|loss, by layers|plan"
     ).split("|")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    chosen = sys.argv[1:]
     for name, attempts in captures():
         if not chosen or name in chosen:
             print(row(name, attempts), flush=True)

@@ -3,9 +3,9 @@
 PYTHONPATH=. python benchmarks/capture/two_ranks.py [NAME …]
 """
 
+import argparse
 import contextlib
 import random
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -75,17 +75,20 @@ def compare(name: str) -> float:
 
 def main() -> None:
     """Compares the named ones, or ten that are captured, drawn at random."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="architectures; ten drawn at random without one")
+    chosen = parser.parse_args().names
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     every = [architecture.name for architecture in architectures()]
     random.Random(0).shuffle(every)
     rows = 0
     print("| architecture | relative difference of 2 ranks |\n|---|---|")
-    for name in sys.argv[1:] or every:
+    for name in chosen or every:
         with contextlib.suppress(CaptureError):
             print(f"| {name} | {compare(name):.0e} |", flush=True)
             rows += 1
-        if rows == DRAWN and not sys.argv[1:]:
+        if rows == DRAWN and not chosen:
             return
 
 

@@ -42,7 +42,7 @@ def targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
-class Parsed(Exception):
+class Parsed(SystemExit):
     """A script has parsed its options."""
 
 
@@ -111,7 +111,8 @@ def test_targets_and_scripts_take_what_they_are_shown_with(page: Path, monkeypat
 
 def test_what_cannot_be_typed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = (
-        "Type `make demo`.\n```\nPYTHONPATH=. python benchmarks/advice/main.py vgg16 \\\n  -o a.json  # some\nmake lunch\n```\n"
+        "Type `make demo`.\n"
+        "```\nPYTHONPATH=. python benchmarks/advice/main.py vgg16 \\\n  -o a.json  # some\nmake lunch\n```\n"
         "<!-- result\ncommand: .venv/bin/python3 -m benchmarks.advice.main --unknown (as above)\n-->\n"
         "    python -m benchmarks.nothing\n    python benchmarks/network/patterns.py loopback --rounds many\n"
     )
