@@ -106,6 +106,7 @@ def plan_from_costs(
     search: Search = "exact",
     optimizer: Optimizer = "momentum",
     explained: bool = True,
+    proving: bool = True,
 ) -> Plan:
     """Returns the plan that the search finds with costs that are already known.
 
@@ -120,6 +121,8 @@ def plan_from_costs(
         optimizer: see :func:`plan`.
         explained: adds the cost of every layer's other GPU counts, computed when it is first read; in a large graph
             that takes far longer than the search.
+        proving: False: a limit per layer ends with the first good plan and a looser bound, in a fraction of the time
+            where the model has branches.
     """
     claim: PublishedClaim | None = None
     memory = memory_model(profile, costs.global_batch, optimizer)
@@ -130,7 +133,7 @@ def plan_from_costs(
     elif goal != "fastest":
         result = search_for_goal(costs, goal, background, memory)
     else:
-        result = search_fitting(costs, amplification_limit, limit_scope, memory)
+        result = search_fitting(costs, amplification_limit, limit_scope, memory, proving=proving)
     search_time = time.perf_counter() - started
     placement = Placement(costs, result.choices, result.starts)
     made = assemble_plan(

@@ -51,6 +51,7 @@ COMPARISON_HEIGHT = 452
 """Pixels, also of the empty placeholder."""
 INITIAL_WAIT = 0.5
 """Seconds that the constructor waits for the first comparison; a slower one is drawn later."""
+SEARCHING = "A faster plan or a better bound is being searched for."
 _VIEWS: dict[str, View] = {"all efficient plans": "frontier", "static partitions": "shared"}
 _BUTTONS = {**LABEL, "button_width": "auto"}
 
@@ -59,8 +60,9 @@ class AmplificationExplorer(Panel):
     """Shows the plan for the slider values, its position among all efficient plans, and its layers.
 
     A click on a layer, in its bars or in the graph of the model, shows the costs of its other GPU counts. The panel
-    updates while a slider moves. Slow comparisons (the frontier of a model with many branches) are computed in a
-    background thread; a newer query cancels an older one.
+    updates while a slider moves. What takes seconds for a model with many branches is computed in background threads,
+    of which a newer query cancels the older ones: the frontier, and a search that may replace the plan, which is first
+    shown as found without proof, by a faster one or one with a better bound.
     """
 
     plan: Any = traitlets.Any(read_only=True)
@@ -121,7 +123,8 @@ class AmplificationExplorer(Panel):
         """A :class:`deeppool.widgets.CollocationPanel` of the plan that is to run here; empty at first."""
         self.corrections = ipywidgets.HBox()
         """Buttons that set a control to a value with which there is a plan; empty while there is one."""
-        self._drawing, self._task, self._explanation = threading.RLock(), LatestTask(), LatestTask()
+        self._drawing, self._task = threading.RLock(), LatestTask()
+        self._proof, self._explanation = LatestTask(), LatestTask()
         self._drawn: object = None
         self._failure: tuple[tuple[View, PlanQuery] | None, Exception | None] = (None, None)
         self._default_name, self._is_open = "", False
@@ -162,6 +165,7 @@ class AmplificationExplorer(Panel):
             error_after=controls,
         )
         self._is_open = True
+        self._request_proof()
         self.set_trait("plan", self._plan)
         self.layer_figure.connect(self)
         self._draw()
@@ -208,14 +212,14 @@ class AmplificationExplorer(Panel):
         return panel
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the comparison and the selected layer's costs are drawn; False after ``timeout`` seconds."""
-        return self._task.wait(timeout) and self._explanation.wait(timeout)
+        """Waits until plan, comparison and the selected layer's costs are final; False after ``timeout`` seconds."""
+        return all(task.wait(timeout) for task in (self._proof, self._task, self._explanation))
 
     def static(self) -> go.Figure:
-        """Returns the frontier figure, with the displayed plan marked."""
+        """Returns the frontier figure, with the plan of the controls marked."""
         with self._drawing:
-            query, plan = self._query, self._plan
-        return figures.frontier(self._plans.frontier(query), plan, dark=self.dark)
+            query, limit = self._query, self._plan.amplification_limit
+        return figures.frontier(self._plans.frontier(query), self._plans.plan(query, limit), dark=self.dark)
 
     # -- from controls to a plan --------------------------------------------------------------------
 
@@ -223,7 +227,7 @@ class AmplificationExplorer(Panel):
         cluster = replace(self._clusters[self.cluster.value], gpus=self.gpus.value)
         query = PlanQuery(at_speed(cluster, self.speed.value or None), self.global_batch.value)
         limit = None if math.isinf(self.limit.value) else self.limit.value
-        return query, self._plans.plan(query, limit)
+        return query, self._plans.first_plan(query, limit)
 
     def _on_control_change(self, _: object) -> None:
         # Callbacks of two controls may run in two threads; the last one reads both values.
@@ -231,13 +235,33 @@ class AmplificationExplorer(Panel):
             try:
                 self._query, self._plan = self._search()
             except DeeppoolError:
+                self._proof.cancel()
                 self._fade_all()
                 self._offer_corrections()
                 raise
             self.corrections.children = ()
             self.summary.layout.visibility = "visible"
+            self._request_proof()
             self._draw()
             self.set_trait("plan", self._plan)
+
+    def _request_proof(self) -> None:
+        """Searches in the background for a better plan or bound, unless the displayed plan's is near."""
+        asked = self._query, self._plan.amplification_limit
+        self._is_final = self._plans.is_known(*asked)
+        if self._is_final:
+            self._proof.cancel()
+            return
+        on_proof = functools.partial(self._on_proof, asked)
+        self._proof.submit(asked, lambda: self._plans.plan(*asked), on_proof, self.show_error)
+
+    def _on_proof(self, asked: tuple[PlanQuery, float | None], plan: Plan) -> None:
+        with self._drawing:
+            if asked != (self._query, self._plan.amplification_limit):
+                return
+            self._plan, self._is_final = plan, True
+            self._draw()
+            self.set_trait("plan", plan)
 
     def _on_save(self) -> None:
         try:
@@ -266,7 +290,8 @@ class AmplificationExplorer(Panel):
         self._request_comparison()
         with self._drawing:
             plan = self._plan
-            self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{html.escape(summarise(plan))}</p>'
+            text = html.escape(summarise(plan)) + ("" if self._is_final else f' <em role="status">{SEARCHING}</em>')
+            self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{text}</p>'
             self._update_file_name(plan)
             self.layer_figure.draw(plan, self.selected, dark=self.dark)
         self._draw_comparison()

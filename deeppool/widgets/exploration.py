@@ -11,6 +11,8 @@ from deeppool.planning.plan import LimitScope, Plan
 from deeppool.planning.planner import frontier, plan_from_costs
 from deeppool.planning.request import check_limit, cost_table
 from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.optimality import optimality_factor
+from deeppool.planning.search.overlap import NEAR
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.profiling.table import Profile
@@ -74,18 +76,34 @@ class PlanCache:
         return self._compute_once("costs", query, lambda: cost_table(self.profile, query.cluster, query.global_batch))
 
     def plan(self, query: PlanQuery, limit: float | None) -> Plan:
-        """Returns the plan for a query; takes milliseconds.
+        """Returns the plan for a query; takes milliseconds, or seconds for a model with many branches.
 
         Raises:
             InvalidValueError: a limit below 1.
             PlanError, MissingProfileError: there is no such plan.
         """
+        return self._compute_once("plan", (query, limit), lambda: self._search(query, limit, proving=True))
+
+    def first_plan(self, query: PlanQuery, limit: float | None) -> Plan:
+        """Returns the plan if it is known; otherwise one found without proof, in a fraction of the time.
+
+        Raises:
+            InvalidValueError, PlanError, MissingProfileError: as for :meth:`plan`.
+        """
+        if self.limit_scope == "iteration" or self.is_known(query, limit):
+            return self.plan(query, limit)
+        first = self._compute_once("first plan", (query, limit), lambda: self._search(query, limit, proving=False))
+        if optimality_factor(first.optimality) <= NEAR:
+            return self._compute_once("plan", (query, limit), lambda: first)
+        return first
+
+    def is_known(self, query: PlanQuery, limit: float | None) -> bool:
+        """Whether :meth:`plan` has its result."""
+        return self._known("plan", (query, limit)) is not None
+
+    def _search(self, query: PlanQuery, limit: float | None, *, proving: bool) -> Plan:
         check_limit(limit)
-
-        def search() -> Plan:
-            return plan_from_costs(self.profile, self.costs(query), limit, self.limit_scope)
-
-        return self._compute_once("plan", (query, limit), search)
+        return plan_from_costs(self.profile, self.costs(query), limit, self.limit_scope, proving=proving)
 
     def frontier(self, query: PlanQuery) -> Frontier:
         """Returns all efficient plans; takes milliseconds to seconds."""
@@ -103,9 +121,12 @@ class PlanCache:
 
     def cached(self, view: View, query: PlanQuery) -> Frontier | SharedCluster | None:
         """Returns the result of :meth:`compare` if it is cached, else None."""
-        answers: OrderedDict[Hashable, Any] = self._cache.get(view, OrderedDict())
-        found: Frontier | SharedCluster | None = answers.get(query)
+        found: Frontier | SharedCluster | None = self._known(view, query)
         return found
+
+    def _known(self, kind: str, key: Hashable) -> Any:
+        answers: OrderedDict[Hashable, Any] = self._cache.get(kind, OrderedDict())
+        return answers.get(key)
 
     def _compute_once(self, kind: str, key: Hashable, compute: Callable[[], Answer]) -> Answer:
         # Two threads may both compute a missing result; the results are equal.

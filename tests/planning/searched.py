@@ -32,12 +32,15 @@ def plan(
     optimizer="momentum",
     memory=None,
     overlap_sync=False,
+    proving=True,
 ):
-    """As ``deeppool.plan``, and whether all-reduces overlap."""
+    """As ``deeppool.plan``, whether the search proves its plan, and whether all-reduces overlap."""
     costs = costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync)
     check_limit(limit)
     check_search(search, limit_scope)
-    return planner.plan_from_costs(profile, costs, limit, limit_scope, search=search, optimizer=optimizer)
+    return planner.plan_from_costs(
+        profile, costs, limit, limit_scope, search=search, optimizer=optimizer, proving=proving
+    )
 
 
 def frontier(

@@ -19,9 +19,11 @@ from deeppool.planning.report.alternatives import alternatives_of
 from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
-from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView
-from deeppool.widgets.amplification_explorer import FADED
+from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView, exploration
+from deeppool.widgets.amplification_explorer import FADED, SEARCHING
 from deeppool.widgets.exploration import PlanQuery
+from tests.planning.search.test_block_evaluation import CLUSTER as FOUR_GPUS
+from tests.planning.search.test_block_evaluation import trading_profile
 from tests.strategies import make_graph, profile_from_times
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
@@ -213,6 +215,60 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
     assert asked[-1] == 1
     assert 2 not in asked or asked.index(2) == 0
     assert panel.comparison_status.value == ""
+
+
+@pytest.fixture
+def held_proof(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Searches with a proof begin when this is set."""
+    may_prove = threading.Event()
+    search = exploration.plan_from_costs
+
+    def held(*arguments, proving, **options):
+        assert not proving or may_prove.wait(60)
+        return search(*arguments, proving=proving, **options)
+
+    monkeypatch.setattr(exploration, "plan_from_costs", held)
+    return may_prove
+
+
+def test_a_plan_is_shown_at_once_and_its_proof_follows(held_proof: threading.Event) -> None:
+    request = trading_profile(), FOUR_GPUS, 4
+    panel = AmplificationExplorer(request[0], cluster=FOUR_GPUS, gpus=4, global_batch=4, amplification_limit=None)
+    plans = []
+    panel.observe(lambda change: plans.append(change["new"]), "plan")
+    # Nothing is left to prove, then something is: the plan is the same, and the bound.
+    assert SEARCHING not in panel.summary.value
+    panel.limit.value = 1.5
+    proved = dp.plan(*request, 1.5)
+    assert panel.plan.iteration_time == proved.iteration_time
+    assert (panel.plan.optimality, proved.optimality) == ("bound 1.063", "exact")
+    assert "bound 1.063" in panel.summary.value
+    assert SEARCHING in panel.summary.value
+    held_proof.set()
+    assert panel.wait(60)
+    assert [without_reasons(plan) for plan in plans[1:]] == [without_reasons(proved)]
+    assert without_reasons(panel.plan) == without_reasons(proved)
+    assert "exact" in panel.summary.value
+    assert SEARCHING not in panel.summary.value
+    # It is known from now on.
+    panel.limit.value = math.inf
+    panel.limit.value = 1.5
+    assert panel.plan is plans[-1]
+
+
+def test_a_proof_that_comes_after_the_slider_moved_on_changes_nothing(
+    held_proof: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = AmplificationExplorer(trading_profile(), cluster=FOUR_GPUS, gpus=4, global_batch=4, amplification_limit=1.5)
+    monkeypatch.setattr(panel, "_drawing", turn := WatchedLock())
+    with turn:
+        held_proof.set()
+        assert turn.wanted.wait(TIMEOUT)
+        panel.limit.value = math.inf
+        shown = panel.plan
+    assert panel.wait(60)
+    assert panel.plan is shown
+    assert panel.plan.amplification_limit is None
 
 
 def test_a_frontier_is_computed_once_for_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:

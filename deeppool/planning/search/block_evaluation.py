@@ -17,8 +17,11 @@ from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.shortest_path import Budget, ExhaustedError
 
-MOST_TRIED = 4
-"""Partitions that a search without proof evaluates between two GPU counts, those of the least bounds."""
+MOST_TRIED = 2
+"""Partitions that a search without proof evaluates between two GPU counts, those of the least bounds.
+
+Others follow while none has a way, as the limit of the join may forbid it in all of these.
+"""
 
 
 class BlockEvaluation:
@@ -39,10 +42,12 @@ class BlockEvaluation:
     def best(self) -> tuple[PartialPlan, float]:
         """Returns the best way found, and what none can beat."""
         best, cap = concatenated([]), math.inf
-        tried = self.order[: MOST_TRIED if self.budget.exhausted else None]
+        few = MOST_TRIED if self.budget.exhausted else len(self.order)
         for thorough in (False, True) if self.block.exact and not self.budget.exhausted else (False,):
             self._stairs = {}
-            for index in tried:
+            for number, index in enumerate(self.order):
+                if number >= few and best.plans:
+                    break
                 if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough=thorough):
                     continue
                 try:

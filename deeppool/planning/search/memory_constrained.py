@@ -51,7 +51,9 @@ SPREADS = (0.05, 0.3)
 """Relative spread of the prices over the layers; a plan that splits a run of equal blocks pays transfers for it."""
 
 
-def search_fitting(costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel) -> SearchResult:
+def search_fitting(
+    costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, *, proving: bool = True
+) -> SearchResult:
     """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
     Args:
@@ -59,11 +61,12 @@ def search_fitting(costs: CostTable, limit: float | None, scope: LimitScope, mem
         limit: limit on the amplification of ``scope``.
         scope: see :class:`~deeppool.planning.plan.Plan`.
         memory: what plans hold; no plan is refused where it is unknown.
+        proving: see :func:`~deeppool.planning.search.overlap.search_overlapping`; where its plan fits.
 
     Raises:
         PlanError: nothing fits, or nothing was found to.
     """
-    fastest = search_overlapping(costs, limit) if scope == "layer" else search_within(costs, limit)
+    fastest = search_overlapping(costs, limit, proving=proving) if scope == "layer" else search_within(costs, limit)
     capacity = costs.network.cluster.memory
     if capacity is None or not memory.known:
         return fastest

@@ -62,7 +62,7 @@ BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
 """Shares for lower bounds, in addition to 0; the last one for networks so slow that little else counts."""
 
 
-def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
+def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool = True) -> SearchResult:
     """Returns the plan of least iteration time found under a per-layer amplification limit.
 
     All-reduces overlap, unless the costs say that they do not; the search is then the exact one.
@@ -70,13 +70,16 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
     Args:
         costs: costs of layers and transfers.
         limit: limit on the amplification of each layer; None: no limit.
+        proving: False: where there are blocks, takes the first plan found in them, or a uniform one, with its bound.
     """
     if not costs.overlap:
-        return search(costs, limit)
+        return search(costs, limit, proving=proving)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    first, bound = bounding_plan(costs, tree, limit, 0.0)
+    first, bound = bounding_plan(costs, tree, limit, 0.0, proving=proving)
     uniform = list(uniform_plans(costs, limit))
     plans = [first, *uniform[:1], *uniform[-1:]]
+    if not proving and any(tree.blocks):
+        return _result(min(plans, key=_time), bound)
     sequential = not list(_side_by_side(tree))
     if sequential:
         best, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
@@ -95,6 +98,10 @@ def search_overlapping(costs: CostTable, limit: float | None) -> SearchResult:
             continue
         other, least = _cheapest(tree, prices)
         best, bound = min(best, other, key=_time), max(bound, least)
+    return _result(best, bound)
+
+
+def _result(best: Placement, bound: float) -> SearchResult:
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
 
 
@@ -120,7 +127,9 @@ def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Plac
     return min(best, Placement(costs, options, (0,) * len(options)), key=_time), seconds + update
 
 
-def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: float) -> tuple[Placement, float]:
+def bounding_plan(
+    costs: CostTable, tree: Series, limit: float | None, share: float, *, proving: bool = True
+) -> tuple[Placement, float]:
     """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
 
     Args:
@@ -128,8 +137,9 @@ def bounding_plan(costs: CostTable, tree: Series, limit: float | None, share: fl
         tree: the layers as chains and branches.
         limit: limit on the amplification of each layer; None: no limit.
         share: share of the all-reduces, from 0 to below 1.
+        proving: False: a plan of nearly the least, and a looser bound, in a fraction of the time.
     """
-    return _cheapest(tree, relaxed_costs(costs, tree, limit, share))
+    return _cheapest(tree, relaxed_costs(costs, tree, limit, share), proving=proving)
 
 
 def relaxed_costs(

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from deeppool.base import cancellation
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
@@ -57,6 +58,7 @@ class BlockStep:
         return self._settled[ends]
 
     def _evaluated(self, slot: int, before: int, after: int) -> tuple[PartialPlan, float]:
+        cancellation.check()
         part = self.parts[slot]
         if isinstance(part, LocalSearch):
             return part.settle(before, after)
@@ -180,6 +182,7 @@ class BlockSolver:
         self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, exit_: Locality | None
     ) -> BlockBounds:
         """Returns a block on one group of GPUs."""
+        cancellation.check()
         width, entry = slot
         lanes = self.counts if self.side_by_side else ()
         division = partitions_of(block, lanes, width, *self.nodes)

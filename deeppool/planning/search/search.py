@@ -45,7 +45,12 @@ class SearchResult:
 
 
 def search(
-    costs: CostTable, limit: float | None, extra: Floats | None = None, *, side_by_side: bool = True
+    costs: CostTable,
+    limit: float | None,
+    extra: Floats | None = None,
+    *,
+    side_by_side: bool = True,
+    proving: bool = True,
 ) -> SearchResult:
     """Returns the plan of least iteration time under a per-layer amplification limit.
 
@@ -55,8 +60,9 @@ def search(
         extra: (L, K) seconds that the search adds to each layer's time when it compares plans; neither the
             limit nor ``SearchResult.iteration_time`` counts them, and optimality is claimed of the sum.
         side_by_side: whether branches may run on GPU groups of their own.
+        proving: False: takes the ways through blocks that are found first, in a fraction of the time.
     """
-    found = _search(LimitedCosts(costs, limit, extra), side_by_side=side_by_side)
+    found = _search(LimitedCosts(costs, limit, extra), side_by_side=side_by_side, proving=proving)
     if extra is None:
         return found
     return replace(found, iteration_time=Placement(costs, found.choices, found.starts).iteration_time)
@@ -76,8 +82,8 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
     return replace(_search(limited), optimality="heuristic")
 
 
-def _search(limited: LimitedCosts, *, side_by_side: bool = True) -> SearchResult:
+def _search(limited: LimitedCosts, *, side_by_side: bool = True, proving: bool = True) -> SearchResult:
     tree = decompose([layer.predecessors for layer in limited.layers])
-    best, lower = BlockSolver(limited, side_by_side=side_by_side).whole(tree)
+    best, lower = BlockSolver(limited, side_by_side=side_by_side, proving=proving).whole(tree)
     options, starts = plan_of(best.parts)
     return SearchResult(options, starts, best.time, certificate(best.time / lower))

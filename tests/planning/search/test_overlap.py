@@ -72,9 +72,10 @@ def shares_all_reduces(definition):
     return any(0 < layer.parameter_bytes < 4 * 2**20 for layer in definition.layers)
 
 
-def check(problem, limit, which="powers"):
+def check(problem, limit, which="powers", *, proving=True):
     """Checks that a plan states its assignment's time, keeps its limit and has a valid bound."""
-    made, definition = plan(*problem, limit, overlap_sync=True, gpu_counts=which), Definition(*problem, which)
+    made = plan(*problem, limit, overlap_sync=True, gpu_counts=which, proving=proving)
+    definition = Definition(*problem, which)
     places = places_of(made)
     assert made.overlap_sync
     assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=1e-9)
@@ -91,6 +92,12 @@ def check(problem, limit, which="powers"):
 def test_no_assignment_beats_a_plan_by_more_than_its_bound(problem, limit):
     made, definition = check(problem, limit)
     assert made.optimality == "exact" or not is_sequence(definition) or shares_all_reduces(definition)
+
+
+@examples(150)
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
+def test_the_bound_of_a_plan_without_proof_is_valid(problem, limit):
+    check(problem, limit, proving=False)
 
 
 @examples(150)

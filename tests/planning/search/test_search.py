@@ -15,7 +15,8 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
-from deeppool.planning.search import gpu_partition
+from deeppool.planning.request import cost_table
+from deeppool.planning.search import block_evaluation, gpu_partition
 from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.search import search
@@ -512,6 +513,26 @@ def test_any_graph_gets_a_plan_with_a_valid_bound(problem):
         factor = float(bound[0]) if bound else 1.0
         assert made.iteration_time >= optima[limit] * (1 - 1e-12)
         assert factor * optima[limit] >= made.iteration_time * (1 - 1e-12)
+
+
+@examples(150)
+@given(
+    problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))),
+    st.sampled_from([1, block_evaluation.MOST_TRIED]),
+)
+@example(join_under_its_limit(), 1)
+@example(join_of_three_under_its_limit(), 1)
+def test_a_search_without_proof_keeps_the_limit_and_states_a_valid_bound(problem, tried):
+    definition = Definition(*problem)
+    costs = replace(cost_table(*problem), overlap=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_evaluation, "MOST_TRIED", tried)
+        for limit, optimum in definition.optima(LIMITS).items():
+            found = search(costs, limit, proving=False)
+            places = [(costs.gpu_counts[x], start) for x, start in zip(found.choices, found.starts, strict=True)]
+            assert limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING)
+            assert found.iteration_time == pytest.approx(definition.iteration_time(places), rel=1e-9)
+            assert found.iteration_time <= optimum * optimality_factor(found.optimality) * (1 + 1e-12), limit
 
 
 def dense_block(layers=6):
