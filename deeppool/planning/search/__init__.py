@@ -45,6 +45,7 @@ flow_shop            exact overlap for layers in sequence
 efficient_plans      every efficient plan, and the search under a limit on the iteration
 relaxed_frontier     sums of labels: bounds of all plans, and plans near to them
 step_labels          labels of the steps, from searches at several prices of a GPU-second
+price_bounds         what no plan takes less than at many prices of a GPU-second
 sum_bounds           labels of which all sums are beaten by known ones
 label_sums           efficient sums of labels along a model
 frontier             record of all efficient plans

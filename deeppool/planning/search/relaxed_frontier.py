@@ -21,8 +21,9 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.overlap import least_update, relaxed_costs
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.pareto import efficient_rows
+from deeppool.planning.search.price_bounds import PriceGrid, larger, least_path_lengths, path_bounds
 from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, PathStep
-from deeppool.planning.search.step_labels import GAP, layer_heights, vertex_labels, with_points_between
+from deeppool.planning.search.step_labels import layer_heights, vertex_labels, with_points_between
 from deeppool.planning.search.sum_bounds import SumBounds
 
 LEAST_PRICE, MOST_PRICE = 0.02, 2000.0
@@ -35,12 +36,18 @@ MOST_PAIRS = 5_000
 """Pairs of ways to try for all labels of a model."""
 MOST_EXACT = 20_000
 """Most sums that end on one GPU count, where all ways are labels."""
+GAP = 0.004
+"""Gap between two labels of a block (see ``step_labels``)."""
+MOST_LABELS = 8_000
+"""Most labels of all steps that are bounds, about; more have wider gaps."""
 MOST_BOUNDS = 1000
 """Most sums that end on one GPU count, where labels are bounds."""
 MOST_PLANS = 300
 """The same, where labels are ways that searches found."""
 MOST_ROUGH = 60
 """The same, where sums of vertices alone are to rule out labels."""
+BETWEEN = 16
+"""Intervals of prices between two that are searched."""
 EVALUATED = 100
 """Sums of bounds whose blocks are evaluated."""
 
@@ -119,11 +126,17 @@ class RelaxedSearch:
             else np.stack([steps[position][0].lower[0] for steps in solved])
             for position, labels in enumerate(alone)
         ]
-        labels, bounds = _bounds(kinds, alone, heights, prices)
+        labels, bounds, gap = _bounds(kinds, alone, heights, prices)
         found = _evaluated(bounds, labels, prices.tolist(), solved)
         made = [found.get(kind, one) for kind, one in zip(kinds, alone, strict=True)]
-        time, sums = bounds.time / (1 + GAP) + self._updates, efficient_sums(made, MOST_PLANS)
-        return RelaxedFrontier(time, bounds.work, sums, made, offsets)
+        grid = PriceGrid(prices, BETWEEN)
+        lengths = [
+            layer_heights(labels, grid.prices, len(self.costs.gpu_counts)) if labels.plans else grid.between(height)
+            for labels, height in zip(alone, heights, strict=True)
+        ]
+        paths = path_bounds(grid.prices, least_path_lengths(lengths))
+        time, work = larger((bounds.time / (1 + gap), bounds.work), paths)
+        return RelaxedFrontier(time + self._updates, work, efficient_sums(made, MOST_PLANS), made, offsets)
 
 
 def _evaluated(
@@ -147,8 +160,11 @@ def _evaluated(
 
 def _bounds(
     steps: Sequence[PathStep], alone: Sequence[StepLabels], heights: Sequence[Floats], prices: Floats
-) -> tuple[list[StepLabels], LabelSums]:
-    """Returns labels of each step, and their efficient sums; first those of vertices alone, which rule out many."""
+) -> tuple[list[StepLabels], LabelSums, float]:
+    """Returns labels of each step, their efficient sums, and the gap between two labels.
+
+    First come the sums of vertices alone, which rule out many labels.
+    """
     polygons = {
         step: vertex_labels(prices, height)
         for step, labels, height in zip(steps, alone, heights, strict=True)
@@ -160,13 +176,25 @@ def _bounds(
     rows = efficient_rows(None, time, rough.work)
     useful = SumBounds(prices, heights)
     useful.learn(time[rows], rough.work[rows])
+    dense, gap = _dense(labels, useful, GAP), GAP
+    number = sum(len(step.before) for step in dense)
+    if number > MOST_LABELS:
+        gap *= number / MOST_LABELS
+        dense = _dense(labels, useful, gap)
+    return dense, efficient_sums(dense, MOST_BOUNDS, useful.promising), gap
+
+
+def _dense(labels: Sequence[StepLabels], useful: SumBounds, gap: float) -> list[StepLabels]:
+    """Returns the useful labels of each step, with points between them that are near to each other."""
+    found = []
     for position, step in enumerate(labels):
         wanted = useful.useful(position, step)
-        labels[position] = step.keep(wanted)
-        if step.price is not None:
-            closer = with_points_between(step, wanted, useful.fastest)
-            labels[position] = closer.keep(useful.useful(position, closer))
-    return labels, efficient_sums(labels, MOST_BOUNDS, useful.promising)
+        if step.price is None:
+            found.append(step.keep(wanted))
+        else:
+            closer = with_points_between(step, wanted, useful.fastest, gap)
+            found.append(closer.keep(useful.useful(position, closer)))
+    return found
 
 
 def _labels_of(steps: Steps, price: float, budget: Budget | None = None) -> list[StepLabels]:

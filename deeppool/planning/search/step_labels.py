@@ -19,7 +19,7 @@ Its vertices, and points between them where they are far apart, are the labels. 
 GPU-seconds, and let each of its blocks slide along its polygon, so that their seconds are least within the W
 GPU-seconds: at most one of them then ends between two labels, as in the linear relaxation of a knapsack. With the one
 of fewer GPU-seconds in its place the sum has at most W, and its seconds are above T by at most those between two
-labels, which are at most ``GAP`` times T: so sums of labels, divided by 1 + GAP, bound every plan.
+labels, which are at most a gap times T: so sums of labels, divided by 1 + gap, bound every plan.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,8 @@ from deeppool.costs.table import Floats
 from deeppool.planning.search.label_sums import StepLabels
 from deeppool.planning.search.pareto import Integers
 
-GAP = 0.004
-"""Most seconds between two labels of a block, as a share of those of the fastest plan through the slower one."""
-NEAR = 0.999 * GAP
-"""The same, less what rounding adds up to."""
+NEAR = 0.999
+"""Part of a gap that is used, the rest is for what rounding adds up to."""
 ROUNDING = 1e-9
 """Relative distance from a polygon up to which a point is taken for a vertex."""
 
@@ -105,13 +103,14 @@ def vertex_labels(prices: Floats, heights: Floats) -> StepLabels:
     return StepLabels(before[polygon], after[polygon], np.stack([time, work]), price=price)
 
 
-def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float) -> StepLabels:
+def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float, gap: float) -> StepLabels:
     """Returns some vertices and those next to them, with points between them that are as near as the module says.
 
     Args:
         vertices: by polygon and seconds.
         wanted: rows of the vertices.
         fastest: seconds that no plan of the whole model can beat.
+        gap: most seconds between two labels, as a share of those of the fastest plan through the slower one.
     """
     same = (np.diff(vertices.before) == 0) & (np.diff(vertices.after) == 0)
     chosen = np.zeros(len(vertices.before), dtype=bool)
@@ -121,7 +120,7 @@ def with_points_between(vertices: StepLabels, wanted: Integers, fastest: float) 
     starts = np.nonzero(np.concatenate([[True], ~same]))[0]
     first = vertices.values[0, starts[np.searchsorted(starts, edges, side="right") - 1]]
     faster, slower = (fastest + vertices.values[0, rows] - first for rows in (edges, edges + 1))
-    parts = np.ceil(np.log(slower / faster) / np.log1p(NEAR)).astype(np.intp)
+    parts = np.ceil(np.log(slower / faster) / np.log1p(NEAR * gap)).astype(np.intp)
     inner = np.maximum(parts - 1, 0)
     edge = np.repeat(edges, inner)
     number = np.arange(len(edge)) - np.repeat(np.cumsum(inner) - inner, inner) + 1

@@ -41,7 +41,7 @@ def test_all_ways_of_a_small_block_are_labels_and_their_sums_are_exact():
 def test_where_not_all_ways_are_tried_sums_are_bounds_and_plans_are_near(monkeypatch):
     monkeypatch.setattr(relaxed_frontier, "MOST_PAIRS", 0)
     found = frontier()
-    assert found.time[0] <= 8e-3
+    assert found.time[0] <= 8e-3 * (1 + 1e-6)
     assert found.work[-1] <= 12e-3 * (1 + 1e-6)
     assert found.time[0] == pytest.approx(8e-3, rel=0.01)
     assert found.sums.seconds(found.labels)[0] == pytest.approx(8e-3, rel=1e-6)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from deeppool.planning.search.label_sums import StepLabels, efficient_sums
-from deeppool.planning.search.step_labels import GAP, vertex_labels, with_points_between
+from deeppool.planning.search.step_labels import NEAR, vertex_labels, with_points_between
 
+GAP = 0.004
 PRICES = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 8.0, math.inf])
 
 
@@ -44,26 +45,27 @@ def test_three_ways_of_which_one_is_above_the_others_line():
     found = vertex_labels(PRICES, heights_of(ways))
     assert found.values == pytest.approx(np.array([[1, 5], [8, 4]]))
     # A plan takes 10 s or more, so that labels may be 10 s x 0.4 % apart, and more where plans take longer.
-    near = with_points_between(found, np.array([0]), 10.0)
+    near = with_points_between(found, np.array([0]), 10.0, GAP)
     time = np.sort(near.values[0])
     assert (np.diff(time) <= GAP * (10 + time[:-1] - 1)).all()
     assert near.values.sum(axis=0) == pytest.approx(9)
-    assert len(time) == math.ceil(math.log(14 / 10) / math.log1p(0.999 * GAP)) + 1
+    assert len(time) == math.ceil(math.log(14 / 10) / math.log1p(NEAR * GAP)) + 1
 
 
+@pytest.mark.parametrize("gap", [GAP, 0.05])
 @pytest.mark.parametrize("seed", range(20))
-def test_sums_of_labels_bound_every_sum_of_ways(seed):
+def test_sums_of_labels_bound_every_sum_of_ways(seed, gap):
     draw = np.random.default_rng(seed)
     steps = [drawn(draw) for _ in range(3)]
     vertices = [vertex_labels(PRICES, heights_of(ways)) for ways in steps]
     fastest = fastest_of(steps)
-    labels = [with_points_between(step, np.arange(len(step.before)), fastest) for step in vertices]
+    labels = [with_points_between(step, np.arange(len(step.before)), fastest, gap) for step in vertices]
     found = efficient_sums(labels, 10_000)
     loose = 0
     for chosen in itertools.product(*steps):
         if chosen[0][0] == 0 and all(a[1] == b[0] for a, b in itertools.pairwise(chosen)):
             time, work = sum(way[2] for way in chosen), sum(way[3] for way in chosen)
             least = found.time[found.work <= work * (1 + 1e-12)].min()
-            assert least <= time * (1 + GAP)
+            assert least <= time * (1 + gap)
             loose += least < time * 0.99
     assert loose, "every sum is as good as its bound"
