@@ -16,8 +16,8 @@ Theme = Literal["JupyterLab Light", "JupyterLab Dark"]
 
 PATIENCE = 120.0
 """Seconds for what takes a moment on an idle machine."""
-POLL = 0.05
-"""Seconds between two looks."""
+POLL, LONGEST_POLL = 0.05, 0.4
+"""Seconds between two looks, which keep the page from what it does: each is twice the one before."""
 TRANSITION_SECONDS = 0.7
 """In which plotly's transitions end; for pictures only, no test waits."""
 
@@ -209,11 +209,12 @@ class Notebook:
         Raises:
             AssertionError: it took longer.
         """
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, POLL
         while time.monotonic() < deadline:
             if condition():
                 return
-            self.page.wait_for_timeout(1000 * POLL)
+            self.page.wait_for_timeout(1000 * pause)
+            pause = min(2 * pause, LONGEST_POLL)
         raise AssertionError(f"not within {seconds:.0f} s; the page complained of {self.complaints or 'nothing'}")
 
     # -- inside -------------------------------------------------------------------------------------

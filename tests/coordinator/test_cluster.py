@@ -32,6 +32,7 @@ from tests.strategies import profile_from_times
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.slow,
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
     pytest.mark.timeout(900),

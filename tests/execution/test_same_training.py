@@ -79,6 +79,7 @@ def check(found: list[dict], expected: dict[str, torch.Tensor], losses: list[flo
     }
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("ranks", "device"),

@@ -45,6 +45,7 @@ def saturating() -> LadderResult:
     return measured(4096, 0.0)
 
 
+@pytest.mark.slow
 def test_all_rungs_are_climbed_and_say_what_was_granted(idle: LadderResult) -> None:
     assert [rung.rung for rung in idle.rungs] == list(RUNGS)
     assert idle.left_out == ()
@@ -63,6 +64,7 @@ def test_a_priority_helps_a_foreground_that_a_background_delays(idle: LadderResu
     assert max(rung.harvest for rung in idle.rungs) <= 1.001
 
 
+@pytest.mark.slow
 def test_a_background_gets_less_of_a_device_that_the_foreground_fills(
     idle: LadderResult, saturating: LadderResult
 ) -> None:

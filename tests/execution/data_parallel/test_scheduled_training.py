@@ -11,6 +11,7 @@ from tests.ranks import run_ranks
 EVERY = [case.name for case in CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "counts",

@@ -55,6 +55,7 @@ def test_the_bound_of_a_chain_without_overlap_is_the_optimum(problem):
         assert bound == pytest.approx(optimum)
 
 
+@pytest.mark.slow
 @given(PROBLEMS)
 @examples(150)
 def test_no_assignment_within_a_budget_beats_the_bound_with_overlap(problem):

@@ -142,6 +142,7 @@ def test_the_graph_of_a_real_model_has_the_structure_of_its_architecture(example
     assert depth(tree) == case.deepest
 
 
+@pytest.mark.slow
 def test_captured_real_model_computes_its_own_loss(example):
     case, model, captured = example
     generator = torch.Generator().manual_seed(0)
