@@ -71,6 +71,13 @@ class Placement:
 
     def incoming(self, layer: int) -> float:
         """Returns the seconds of transfers of a layer's inputs to its GPUs, and of the gradients back."""
+        return self._incoming[layer]
+
+    @cached_property
+    def _incoming(self) -> tuple[float, ...]:
+        return tuple(map(self._transfers_to, range(len(self.options))))
+
+    def _transfers_to(self, layer: int) -> float:
         here = self.costs.graph.layers[layer]
         return sum(
             float(self.costs.comm(size, self._locality(source, layer))[self.options[source], self.options[layer]])
@@ -127,7 +134,13 @@ class Placement:
 
     def with_option(self, layer: int, option: int) -> "Placement":
         """Returns the same placement with another GPU count for one layer."""
-        return replace(self, options=(*self.options[:layer], option, *self.options[layer + 1 :]))
+        other = replace(self, options=(*self.options[:layer], option, *self.options[layer + 1 :]))
+        # Of what is known here only the transfers of that layer and of its readers change.
+        incoming = list(self._incoming)
+        for each in (layer, *self.readers[layer]):
+            incoming[each] = other._transfers_to(each)
+        vars(other).update(tree=self.tree, readers=self.readers, _incoming=tuple(incoming))
+        return other
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
         """Returns the seconds by which ``other``, whose times differ only in ``touched`` layers, takes longer."""
