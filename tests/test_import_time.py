@@ -25,3 +25,9 @@ def test_asking_what_deeppool_offers_loads_no_heavy_package() -> None:
 
 def test_importing_deeppool_prints_nothing() -> None:
     assert run_python("import deeppool") == ""
+
+
+def test_a_widget_that_exports_no_model_loads_nothing_that_does() -> None:
+    loaded = run_python("import sys, deeppool.widgets; deeppool.widgets.AmplificationExplorer; print(*sys.modules)")
+    assert "torch" in loaded.split()
+    assert {"torch._dynamo", "sympy", "networkx"} & set(loaded.split()) == set()
