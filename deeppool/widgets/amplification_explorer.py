@@ -165,10 +165,10 @@ class AmplificationExplorer(Panel):
             error_after=controls,
         )
         self._is_open = True
-        self._request_proof()
         self.set_trait("plan", self._plan)
         self.layer_figure.connect(self)
         self._draw()
+        self._request_proof()
         for control in (self.limit, self.gpus, self.global_batch, self.cluster, self.speed):
             control.observe(self.guarded(self._on_control_change), "value")
         self.view.observe(self.guarded(self._on_view_change), "value")
@@ -241,15 +241,17 @@ class AmplificationExplorer(Panel):
                 raise
             self.corrections.children = ()
             self.summary.layout.visibility = "visible"
-            self._request_proof()
             self._draw()
             self.set_trait("plan", self._plan)
+            self._request_proof()
+
+    def _is_final(self) -> bool:
+        return self._plans.is_known(self._query, self._plan.amplification_limit)
 
     def _request_proof(self) -> None:
         """Searches in the background for a better plan or bound, unless the displayed plan's is near."""
         asked = self._query, self._plan.amplification_limit
-        self._is_final = self._plans.is_known(*asked)
-        if self._is_final:
+        if self._is_final():
             self._proof.cancel()
             return
         on_proof = functools.partial(self._on_proof, asked)
@@ -259,7 +261,7 @@ class AmplificationExplorer(Panel):
         with self._drawing:
             if asked != (self._query, self._plan.amplification_limit):
                 return
-            self._plan, self._is_final = plan, True
+            self._plan = plan
             self._draw()
             self.set_trait("plan", plan)
 
@@ -290,7 +292,7 @@ class AmplificationExplorer(Panel):
         self._request_comparison()
         with self._drawing:
             plan = self._plan
-            text = html.escape(summarise(plan)) + ("" if self._is_final else f' <em role="status">{SEARCHING}</em>')
+            text = html.escape(summarise(plan)) + ("" if self._is_final() else f' <em role="status">{SEARCHING}</em>')
             self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{text}</p>'
             self._update_file_name(plan)
             self.layer_figure.draw(plan, self.selected, dark=self.dark)
