@@ -8,7 +8,8 @@ from the counts found and from the best ones that are equal for all layers, unti
 from its bound it is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from deeppool.graph.series_parallel import INPUT, NonSeriesParallel
 from deeppool.planning.search.elimination import Elimination, Factor, added
 from deeppool.planning.search.labels import INFEASIBLE, Choice, PartialPlan
 from deeppool.planning.search.limited_costs import LimitedCosts
+from deeppool.planning.search.pareto import Integers
 
 MOST_SWEEPS = 20
 MOST_STARTS = 2
@@ -53,13 +55,9 @@ class LocalSearch:
             fits: (K,) 0 where a GPU count fits into them, else inf.
             most_entries: of a table of the elimination.
         """
-        self.prices, self.fork, self.place, self._fits = prices, fork, place, fits
+        self.prices, self.fork, self.place, self.fits = prices, fork, place, fits
         self.layers = (*region.layers, join)
-        self._readers: dict[int, list[int]] = {layer: [] for layer in self.layers}
-        for layer in self.layers:
-            for source in prices.layers[layer].predecessors:
-                if source in self._readers:
-                    self._readers[source].append(layer)
+        self._sweep = _Sweep(self)
         before, self._options = np.arange(1 if fork == INPUT else len(fits))[:, None], np.arange(len(fits))
         sizes = {fork: len(before), **dict.fromkeys(self.layers, len(fits))}
         self._elimination = Elimination(self._factors(most_entries), sizes, (fork, join), most_entries)
@@ -89,10 +87,8 @@ class LocalSearch:
         ends = {self.fork: before, join: after}
         counts = np.argsort(self._uniform[:, before, after])[:MOST_STARTS].tolist()
         uniform = ({**ends, **dict.fromkeys(inner, count)} for count in counts)
-        for chosen in (self._elimination.best(ends), *uniform):
-            for _ in range(MOST_SWEEPS):
-                if not sum(self._improve(layer, chosen) for layer in inner):
-                    break
+        for first in (self._elimination.best(ends), *uniform):
+            chosen = self._sweep.improved(first, inner)
             time = float(self._time(chosen))
             if time < least:
                 best, least = chosen, time
@@ -112,41 +108,93 @@ class LocalSearch:
 
         Of a layer that reads many others, the limit counts each transfer by itself: a table of all would be too large.
         """
-        room, count = self.prices.room, len(self._fits)
+        room, count = self.prices.room, len(self.fits)
         for layer in self.layers:
-            own = self.prices.own[layer] + np.where(room[layer] >= 0, self._fits, np.inf)
+            own = self.prices.own[layer] + np.where(room[layer] >= 0, self.fits, np.inf)
             yield Factor((layer,), own)
             sources = sorted(self.prices.layers[layer].predecessors)
-            moves = [Factor((source, layer), self._move(source, layer)) for source in sources]
+            moves = [Factor((source, layer), self.move(source, layer)) for source in sources]
             if len(moves) > 1 and not np.isinf(room[layer]).all() and count ** (len(moves) + 1) <= most_entries:
                 moves = [added(moves)]
             for moved in moves:
                 yield Factor(moved.variables, np.where(moved.table <= room[layer], moved.table, np.inf))
 
-    def _improve(self, layer: int, chosen: dict[int, int]) -> bool:
-        """Gives a layer the count that is best while all others stay; whether that changed anything."""
-        tried = {**chosen, layer: self._options}
-        time = self._time(tried, (layer, *self._readers[layer]))
-        option = int(time.argmin())
-        if not time[option] < time[chosen[layer]] * (1 - 1e-12):
-            return False
-        chosen[layer] = option
-        return True
-
-    def _time(self, chosen: Options, layers: tuple[int, ...] = ()) -> Floats:
-        """Returns the seconds of some layers, all if none are named; inf over the limit."""
+    def _time(self, chosen: Options) -> Floats:
+        """Returns the seconds of all layers; inf over the limit."""
         total: Floats = np.zeros(())
-        for layer in layers or self.layers:
+        for layer in self.layers:
             moved, option = self._moved(layer, chosen), chosen[layer]
-            own = self.prices.own[layer, option] + self._fits[option]
+            own = self.prices.own[layer, option] + self.fits[option]
             total = total + np.where(moved <= self.prices.room[layer, option], moved + own, np.inf)
         return total
 
     def _moved(self, layer: int, chosen: Options) -> Floats:
         moved: Floats = np.zeros(())
         for source in self.prices.layers[layer].predecessors:
-            moved = moved + self._move(source, layer)[chosen[source], chosen[layer]]
+            moved = moved + self.move(source, layer)[chosen[source], chosen[layer]]
         return moved
 
-    def _move(self, source: int, layer: int) -> Floats:
+    def move(self, source: int, layer: int) -> Floats:
+        """Returns (from, to) prices of moving the results of a layer, or of the fork, to a layer that reads them."""
         return self.prices.move(source, layer, self.place if source == self.fork else SAME_START)
+
+
+class _Sweep:
+    """Changes one layer at a time to the count that is best while all others stay, until nothing helps.
+
+    A layer may read many others, so the prices of all transfers lie one after another in one array.
+    """
+
+    def __init__(self, region: LocalSearch) -> None:
+        """Lays out the transfers of a region."""
+        prices, count = region.prices, len(region.fits)
+        self._fork, self._layers, self._count = region.fork, region.layers, count
+        numbers = {layer: number for number, layer in enumerate((region.fork, *region.layers))}
+        read = [[numbers[x] for x in prices.layers[layer].predecessors] for layer in region.layers]
+        moves = [region.move(x, layer) for layer in region.layers for x in prices.layers[layer].predecessors]
+        # What is no transfer costs nothing: the padding of layers that read few others, at the end.
+        self._moved = np.concatenate([*(np.broadcast_to(x, (count, count)).ravel() for x in moves), np.zeros(count**2)])
+        most = max(map(len, read))
+        self._read = np.array([[*sources, *[0] * (most - len(sources))] for sources in read])
+        """(layer, most read) numbers of the layers that each reads; the fork is 0."""
+        starts = np.cumsum([0, *map(len, read)])
+        rows = [
+            [*range(first, last), *[len(moves)] * (most - last + first)] for first, last in pairwise(starts.tolist())
+        ]
+        self._tables = np.array(rows) * count**2
+        """(layer, most read) where the prices of each transfer begin."""
+        layers = list(region.layers)
+        self._room = prices.room[layers]
+        self._own = prices.own[layers] + region.fits
+        self._readers = {
+            number: np.nonzero((self._read == number) & (self._tables < len(moves) * count**2))
+            for number in range(1, len(numbers))
+        }
+
+    def improved(self, chosen: Mapping[int, int], layers: Sequence[int]) -> dict[int, int]:
+        """Returns counts of all layers, of which only those of some are changed."""
+        found = np.array([chosen[layer] for layer in (self._fork, *self._layers)])
+        tried = [1 + self._layers.index(layer) for layer in layers]
+        for _ in range(MOST_SWEEPS):
+            if not sum(self._improve(number, found) for number in tried):
+                break
+        return dict(zip((self._fork, *self._layers), found.tolist(), strict=True))
+
+    def _improve(self, number: int, chosen: Integers) -> bool:
+        options = np.arange(self._count)
+        row = number - 1
+        moved = self._moved[self._tables[row] + chosen[self._read[row]] * self._count + options[:, None]].sum(axis=1)
+        time = np.where(moved <= self._room[row], moved + self._own[row], np.inf)
+        readers, places = self._readers[number]
+        after = chosen[readers + 1]
+        every = self._moved[self._tables[readers] + chosen[self._read[readers]] * self._count + after[:, None]]
+        every[np.arange(len(readers)), places] = 0.0
+        here = self._moved[self._tables[readers, places][:, None] + options * self._count + after[:, None]]
+        moved = every.sum(axis=1)[:, None] + here
+        fits = moved <= self._room[readers, after][:, None]
+        time = time + np.where(fits, moved + self._own[readers, after][:, None], np.inf).sum(axis=0)
+        option = int(time.argmin())
+        if not time[option] < time[chosen[number]] * (1 - 1e-12):
+            return False
+        chosen[number] = option
+        return True
