@@ -45,3 +45,21 @@ def test_where_not_all_ways_are_tried_sums_are_bounds_and_plans_are_near(monkeyp
     assert found.work[-1] <= 12e-3 * (1 + 1e-6)
     assert found.time[0] == pytest.approx(8e-3, rel=0.01)
     assert found.sums.seconds(found.labels)[0] == pytest.approx(8e-3, rel=1e-6)
+
+
+def test_between_two_plans_the_bound_is_that_of_labels_and_not_the_line_of_their_prices(monkeypatch):
+    """After the block a layer takes 10 s on one GPU, 8 s on two and 5 s on four: 10, 16 and 20 GPU-seconds.
+
+    With 15 GPU-seconds no plan takes less than 10 s. The line from (10 s, 10) to (5 s, 20) is at 7.5 s there.
+    """
+    monkeypatch.setattr(relaxed_frontier, "MOST_PAIRS", 0)
+    graph = make_graph([*EDGES, (3,)])
+    times = [*[lambda b: 1e-9] * 4, lambda b: {4: 10.0, 2: 8.0, 1: 5.0}[b]]
+    link = Link(1e12, 0.0, "by hand")
+    costs = price(
+        profile_from_times(graph, times, (1, 2, 4)), Network(Cluster(4, "by hand", 4, link, link)), 4, (1, 2, 4)
+    )
+    tree = decompose([layer.predecessors for layer in graph.layers])
+    found = RelaxedSearch(replace(costs, overlap=False), tree, 0.0).frontier()
+    assert found.time[found.work <= 15][0] == pytest.approx(10, rel=2 * relaxed_frontier.GAP)
+    assert found.time[found.work <= 18][0] == pytest.approx(8, rel=2 * relaxed_frontier.GAP)
