@@ -517,7 +517,7 @@ def test_any_graph_gets_a_plan_with_a_valid_bound(problem):
 
 @examples(150)
 @given(
-    problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))),
+    problems(st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5)), gpus=(1, 2, 3, 4)),
     st.sampled_from([1, block_evaluation.MOST_TRIED]),
 )
 @example(join_under_its_limit(), 1)
