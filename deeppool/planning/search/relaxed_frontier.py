@@ -2,7 +2,9 @@
 
 The sum of a plan's steps is its seconds in the paper's model, and no more than its seconds where all-reduces overlap
 the backward pass (see ``overlap``). Where the ways through all blocks are few they are the labels: the efficient sums
-are then exact. Else labels come from searches at several prices of a GPU-second (see ``step_labels``). The blocks of
+are then exact. Else labels come from searches at several prices of a GPU-second (see ``step_labels``). Where they would
+be too many they are further apart, and so their sums are looser; bounds of the whole model at more prices, without a
+search of their own (see ``price_bounds``), make up for that, but for what lies between two corners. The blocks of
 some efficient sums are then evaluated, at the GPU counts and prices of the sum, and so become labels with a plan each:
 their sums are the plans.
 """
