@@ -20,6 +20,9 @@ from deeppool.figures.page_width import page_layout
 OF_THE_PAGE = frozenset({"uid", "type", "autosize"})
 """Properties that a page sets; without ``autosize`` a figure would not follow the width of its panel."""
 
+FADED = 0.25
+"""Opacity of what belongs to earlier values of the controls."""
+
 
 def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
     """Makes a displayed figure equal to another one with one message to the page.
@@ -46,6 +49,13 @@ def update_trace(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
     with figure_lock(shown), shown.batch_update():
         (old,) = (one for one in shown.data if one.name == trace.name)
         _overwrite(old, trace)
+
+
+def fade_figure(shown: go.FigureWidget) -> None:
+    """Shows that a figure belongs to earlier values; an update of the whole figure ends that."""
+    with figure_lock(shown), shown.batch_update():
+        for trace in shown.data:
+            trace.opacity = FADED
 
 
 def fit_figure(shown: go.FigureWidget, width: int) -> None:

@@ -148,9 +148,9 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return super()._repr_mimebundle_(**options)
 
 
-def alert(error: BaseException) -> str:
-    """Returns an error as HTML that screen readers announce; one that is no DeeppoolError with its type."""
-    message = str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}"
+def alert(error: BaseException, what: str = "") -> str:
+    """Returns an error, after what failed, as HTML that screen readers announce; no DeeppoolError: with its type."""
+    message = what + (str(error) if isinstance(error, DeeppoolError) else f"{type(error).__name__}: {error}")
     return f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(message)}</div>'
 
 

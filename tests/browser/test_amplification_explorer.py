@@ -2,7 +2,7 @@
 
 from playwright.sync_api import FloatRect, Locator
 
-from deeppool.widgets.amplification_explorer import FADED
+from deeppool.widgets.live_figure import FADED
 from tests.browser.figure import Drawn
 from tests.browser.lab import Lab
 from tests.browser.notebook import Notebook
@@ -13,6 +13,12 @@ CELLS = [
 ]
 LEAST_TRACK = 90
 """Pixels of a slider's track that a hand finds."""
+CUT_READOUTS = """panel => {
+    const right = panel.getBoundingClientRect().right;
+    const cut = text => text.scrollWidth > text.clientWidth || text.getBoundingClientRect().right > right;
+    return [...panel.querySelectorAll('.widget-readout')].filter(cut).map(text => text.textContent);
+}"""
+"""Values beside sliders that are wider than their boxes, or reach beyond the panel."""
 COMPARISON, LAYERS, WHY = 0, 1, 2
 COUNTS = "[layer.gpu_count for layer in explorer.plan.layers]"
 
@@ -97,6 +103,7 @@ def check_columns(notebook: Notebook, panel: Locator) -> None:
         # Lab lays the page out some time after it has the size.
         notebook.until(lambda: min(box["width"] for box in boxes_of(tracks)) > LEAST_TRACK)
         places[width] = len({box["x"] for box in boxes_of(tracks)})
+        assert panel.evaluate(CUT_READOUTS) == []
         room = panel.evaluate("panel => panel.getBoundingClientRect().width")
         for index in (COMPARISON, LAYERS, WHY):
             notebook.until(lambda: abs(notebook.figure(panel, index).width - room) < 20)  # noqa: B023

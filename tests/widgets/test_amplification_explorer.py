@@ -2,6 +2,7 @@
 
 import html
 import math
+import queue
 import threading
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import traitlets
 
 import deeppool as dp
 from deeppool import figures
+from deeppool.base import cancellation
 from deeppool.cluster.cluster import PRESETS, Cluster, Link
-from deeppool.errors import InvalidValueError, PlanError
+from deeppool.errors import InvalidValueError, PlanError, RunCancelledError
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.plan_graph import MOST_NODES
 from deeppool.figures.timeline import MARK
@@ -20,8 +22,9 @@ from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView, exploration
-from deeppool.widgets.amplification_explorer import FADED, SEARCHING
+from deeppool.widgets.amplification_explorer import FAILED, SEARCHING
 from deeppool.widgets.exploration import PlanQuery
+from deeppool.widgets.live_figure import FADED
 from tests.planning.search.test_block_evaluation import CLUSTER as FOUR_GPUS
 from tests.planning.search.test_block_evaluation import trading_profile
 from tests.strategies import make_graph, profile_from_times
@@ -127,7 +130,7 @@ def test_steps_of_the_limit_end_with_no_limit_and_gpus_with_1024() -> None:
 
 def test_every_control_has_a_visible_label() -> None:
     panel = explorer()
-    for control in (panel.limit, panel.gpus, panel.global_batch, panel.cluster, panel.speed, panel.view, panel.file):
+    for control in (*panel.controls.all, panel.compared.view, panel.file):
         assert control.description
     assert panel.button.description == "Save plan"
 
@@ -151,16 +154,16 @@ def test_while_there_is_no_plan_the_old_one_is_faded_and_buttons_lead_to_the_nex
     assert panel.summary.layout.visibility == "hidden"
     # Right below the controls that caused it.
     error = next(index for index, child in enumerate(panel.children) if "dp-problem" in child._dom_classes)
-    assert panel.children[error + 1] is panel.corrections
+    assert panel.children[error + 1] is panel.controls.corrections
     assert error == 1
-    assert [button.description for button in panel.corrections.children] == ["use batch 32", "use 16 GPUs"]
-    panel.corrections.children[1].click()
+    assert [button.description for button in panel.controls.corrections.children] == ["use batch 32", "use 16 GPUs"]
+    panel.controls.corrections.children[1].click()
     assert (panel.gpus.value, panel.plan.gpus, panel.problem) == (16, 16, "")
     panel.wait(60)
     assert {trace.opacity for trace in panel.layers.data} == {None}
-    assert (panel.summary.layout.visibility, panel.corrections.children) == ("visible", ())
+    assert (panel.summary.layout.visibility, panel.controls.corrections.children) == ("visible", ())
     panel.gpus.value = 1024
-    panel.corrections.children[0].click()
+    panel.controls.corrections.children[0].click()
     assert (panel.global_batch.value, panel.plan.gpus) == (1024, 1024)
 
 
@@ -176,7 +179,7 @@ def test_what_cannot_be_planned_to_begin_with_is_an_error() -> None:
 def test_static_partitions_and_a_background_job_are_the_other_comparison() -> None:
     background = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
     panel = explorer(background=background)
-    panel.view.value = "shared"
+    panel.compared.view.value = "shared"
     assert panel.wait(60)
     shared = share(PROFILE, replace(CLUSTER, gpus=4), 16, background)
     shown = traces(panel.comparison)
@@ -184,7 +187,7 @@ def test_static_partitions_and_a_background_job_are_the_other_comparison() -> No
     assert list(shown[THIS_PLAN].y) == [operating_point(shared, panel.plan).throughput]
     panel.limit.value = 1.0
     assert list(traces(panel.comparison)[THIS_PLAN].x) == [operating_point(shared, panel.plan).speedup]
-    panel.view.value = "frontier"
+    panel.compared.view.value = "frontier"
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=4), 16, 1.0))
 
 
@@ -206,7 +209,7 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
         panel.gpus.value = gpus
         plan = dp.plan(PROFILE, replace(CLUSTER, gpus=gpus), 16, 2.0)
         assert list(traces(panel.layers)["GPUs"].y) == [layer.gpu_count for layer in plan.layers]
-        assert f"The frontier of batch 16 on {gpus} GPU" in panel.comparison_status.value
+        assert f"The frontier of batch 16 on {gpus} GPU" in panel.compared.status.value
         assert list(traces(panel.comparison)["efficient plans"].y) == drawn
         assert {trace.opacity for trace in panel.comparison.data} == {0.25}
     may_go_on.set()
@@ -214,7 +217,7 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
     assert_shows(panel, plan)
     assert asked[-1] == 1
     assert 2 not in asked or asked.index(2) == 0
-    assert panel.comparison_status.value == ""
+    assert panel.compared.status.value == ""
 
 
 @pytest.fixture
@@ -271,13 +274,81 @@ def test_a_proof_that_comes_after_the_slider_moved_on_changes_nothing(
     assert panel.plan.amplification_limit is None
 
 
+def test_a_search_that_fails_behind_a_plan_ends_the_sentence_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = exploration.plan_from_costs
+
+    def failing(*arguments, proving, **options):
+        if proving:
+            raise PlanError("no plan fits <16 GPUs>")
+        return search(*arguments, proving=proving, **options)
+
+    monkeypatch.setattr(exploration, "plan_from_costs", failing)
+    panel = AmplificationExplorer(trading_profile(), cluster=FOUR_GPUS, gpus=4, global_batch=4, amplification_limit=1.5)
+    assert panel.wait(60)
+    failure = html.escape(FAILED + "no plan fits <16 GPUs>")
+    for dark in (False, True):
+        panel.dark = dark
+        assert summarise(panel.plan).split("(")[0] in panel.summary.value
+        assert failure in panel.summary.value
+        assert SEARCHING not in panel.summary.value
+    # Another plan has no failure, and the same one is searched for again.
+    panel.limit.value = math.inf
+    assert panel.wait(60)
+    assert FAILED not in panel.summary.value
+    monkeypatch.undo()
+    panel.limit.value = 1.5
+    assert panel.wait(60)
+    assert panel.plan.optimality == "exact"
+    assert FAILED not in panel.summary.value
+
+
+@pytest.mark.parametrize("task", ["proof", "frontier"])
+def test_what_is_searched_for_other_values_ends_before_the_next_search(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, frontier = exploration.plan_from_costs, exploration.frontier
+    begun, ended = threading.Event(), threading.Event()
+
+    def until_cancelled() -> None:
+        begun.set()
+        try:
+            cancellation.wait(queue.SimpleQueue(), TIMEOUT)
+        except RunCancelledError:
+            ended.set()
+            raise
+
+    def searching(*arguments, proving, **options):
+        if proving and task == "proof" and not begun.is_set():
+            until_cancelled()
+        # The next search begins while the panel's callback runs.
+        if not proving and begun.is_set():
+            assert ended.wait(TIMEOUT)
+        return search(*arguments, proving=proving, **options)
+
+    def comparing(*arguments):
+        if task == "frontier" and not begun.is_set():
+            until_cancelled()
+        return frontier(*arguments)
+
+    monkeypatch.setattr(exploration, "plan_from_costs", searching)
+    monkeypatch.setattr(exploration, "frontier", comparing)
+    panel = AmplificationExplorer(trading_profile(), cluster=FOUR_GPUS, gpus=4, global_batch=4, amplification_limit=1.5)
+    assert begun.wait(TIMEOUT)
+    panel.gpus.value = 2
+    assert panel.problem == ""
+    assert panel.wait(60)
+    assert panel.plan.gpus == 2
+
+
 def test_a_frontier_is_computed_once_for_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorer()
     assert panel.wait(60)
     monkeypatch.setattr(panel._plans, "frontier", lambda query: pytest.fail("computed again"))
     for limit in (1.0, 1.5, 4.0):
         panel.limit.value = limit
-        assert panel.comparison_status.value == ""
+        assert panel.compared.status.value == ""
         assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=4), 16, limit))
 
 
@@ -305,12 +376,12 @@ def test_an_error_in_the_background_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     assert panel.wait(60)
     assert (
         "The frontier of batch 16 on 8 GPUs of by hand cannot be computed: no such frontier"
-        in panel.comparison_status.value
+        in panel.compared.status.value
     )
     monkeypatch.undo()
     panel.limit.value = 1.0
     assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=8), 16, 1.0))
-    assert panel.comparison_status.value == ""
+    assert panel.compared.status.value == ""
 
 
 def test_the_shown_plan_is_saved_under_a_name_that_says_what_it_is(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +449,7 @@ def test_a_click_on_a_layer_shows_the_costs_of_its_other_counts() -> None:
     (bars,) = [index for index, trace in enumerate(panel.layers.data) if trace.name == "amplification"]
     click(panel, bars, 1)
     assert panel.wait(60)
-    assert seen == [panel.layer.value] == ["layer1"]
+    assert seen == [panel.reasons.layer.value] == ["layer1"]
     wanted = figures.alternatives(alternatives_of(panel.plan, "layer1"))
     assert panel.alternatives.layout.title == wanted.layout.title
     assert [list(trace.y) for trace in panel.alternatives.data] == [list(trace.y) for trace in wanted.data]
@@ -390,12 +461,12 @@ def test_a_click_on_a_layer_shows_the_costs_of_its_other_counts() -> None:
     panel.selected = "layr1"
     assert panel.wait(60)
     assert "no layer &#x27;layr1&#x27;" in panel.problem and "layer1" in panel.problem
-    assert panel.alternatives not in panel._why.children
-    panel.layer.value = "layer2"
+    assert panel.alternatives not in panel.reasons.shown.children
+    panel.reasons.layer.value = "layer2"
     assert panel.wait(60)
     assert (panel.problem, panel.selected) == ("", "layer2")
     panel.selected = ""
-    assert panel._why.children == ()
+    assert panel.reasons.shown.children == ()
 
 
 def test_in_the_graph_of_a_deep_model_a_click_opens_a_module_and_then_selects_a_layer() -> None:
@@ -473,7 +544,7 @@ def test_a_plan_that_fits_here_gets_a_panel_that_runs_it(monkeypatch: pytest.Mon
     panel.run_here.click()
     assert "the plan needs 4 cores, this machine has 2" in panel.problem
     assert panel.run.children == ()
-    (correction,) = panel.corrections.children
+    (correction,) = panel.controls.corrections.children
     assert correction.description == "use 2 GPUs"
     correction.click()
     assert panel.gpus.value == 2

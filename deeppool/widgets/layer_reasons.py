@@ -1,0 +1,70 @@
+"""Why a layer has its number of GPUs: the costs of its other numbers, computed in the background."""
+
+import threading
+
+import ipywidgets
+import plotly.graph_objects as go
+
+from deeppool import figures
+from deeppool.planning.plan import Plan
+from deeppool.planning.report.alternatives import PlanAlternatives, alternatives_of
+from deeppool.widgets.controls import LABEL
+from deeppool.widgets.latest_task import LatestTask
+from deeppool.widgets.live_figure import fade_figure, prepare_figure, update_figure
+from deeppool.widgets.panel import Panel
+
+
+class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
+    """Part of a panel that has a trait ``selected``: a layer's name to type, and the costs of its GPU counts."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Shows no layer yet."""
+        self.layer = ipywidgets.Combobox(
+            description="why this many GPUs",
+            placeholder="type a layer's name, or click a layer above",
+            options=[layer.name for layer in plan.layers],
+            continuous_update=False,
+            style=LABEL,
+            layout=ipywidgets.Layout(width="36em", max_width="calc(100% - 4px)"),
+        )
+        self.figure = go.FigureWidget()
+        prepare_figure(self.figure)
+        # Filled when a layer is selected: plotly cannot determine its width while it is hidden.
+        self.shown = ipywidgets.VBox()
+        self._task, self._drawing = LatestTask(), threading.RLock()
+        self._selected, self._dark = "", False
+        super().__init__([self.layer, self.shown])
+
+    def connect(self, panel: Panel) -> None:
+        """Makes errors appear in a panel."""
+        self._panel = panel
+
+    def draw(self, plan: Plan, selected: str, *, dark: bool) -> None:
+        """Shows the costs of a layer's GPU counts when they are computed; no name: hides them."""
+        with self._drawing:
+            self._selected, self._dark = selected.strip(), dark
+            if not self._selected:
+                self._task.cancel()
+                self.shown.children = ()
+                return
+            self.fade()
+            name = self._selected
+        self._task.submit((id(plan), name), lambda: alternatives_of(plan, name), self._on_ready, self._on_failure)
+
+    def fade(self) -> None:
+        """Shows that the figure belongs to other values."""
+        fade_figure(self.figure)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the costs are final; False after ``timeout`` seconds."""
+        return self._task.wait(timeout)
+
+    def _on_ready(self, found: PlanAlternatives) -> None:
+        with self._drawing:
+            if [layer.name for layer in found.layers] == [self._selected]:
+                update_figure(self.figure, figures.alternatives(found, dark=self._dark))
+                self.shown.children = (self.figure,)
+
+    def _on_failure(self, error: Exception) -> None:
+        self.shown.children = ()
+        self._panel.show_error(error)
