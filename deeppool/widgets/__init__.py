@@ -21,6 +21,9 @@ collocation_settings  the controls of a collocated run
 comparison_panel  ways to train on live ranks: selection, progress, stop, result
 panel            base class: errors below the controls, figures that follow the page's theme
 code_box         buttons that copy what a panel shows as Python or as a command
+plan_controls    sliders of an explorer, and buttons to values with which there is a plan
+plan_comparison  a plan among all efficient plans, or among ways to share the cluster
+layer_reasons    why a layer of a plan has its number of GPUs
 layer_figure     the layers of a plan as bars or on the graph of its model
 live_figure      in-place updates of a displayed figure
 page             theme, keys and unanswered clicks in the browser

@@ -77,10 +77,10 @@ class PlanControls:
 
     def _offer(self, changes: Mapping[str, tuple[ipywidgets.Widget, int]]) -> None:
         """Shows a button per change, which sets a control to a value."""
-        buttons = []
+        panel, buttons = self._panel, []
         for text, (control, value) in changes.items():
             button = ipywidgets.Button(description=text, layout={"width": "auto"})
-            self._panel.on_click(button, functools.partial(setattr, control, "value", value))
+            panel.on_click(button, functools.partial(setattr, control, "value", value))
             buttons.append(button)
         self.corrections.children = tuple(buttons)
 
