@@ -28,6 +28,8 @@ LAUNCHER_STOPPED = 5.0
 SERVICE_SECONDS = 25.0
 """Seconds after which a service that a fault has not ended must answer."""
 GONE_SECONDS = 10.0
+LOADER_ABORTS = 127
+"""Exit code of a process that the dynamic loader ends since there is no memory for a library's thread-local data."""
 NOT_HIT = "not hit"
 """How a command ends that had ended before its fault, or had no process to hit yet."""
 
@@ -181,7 +183,8 @@ def _ending(
     text = (folder / "errors").read_text(errors="replace")
     if code == 0 or answered:
         return "went on", ""
-    if victim == "launcher" and fault in ("kill", "out of memory") and code is not None and code < 0:
+    killed = code is not None and (code < 0 or (fault == "out of memory" and code == LOADER_ABORTS))
+    if victim == "launcher" and fault in ("kill", "out of memory") and killed:
         return "with its launcher", ""
     if scenario.foreign:
         return "error", ""

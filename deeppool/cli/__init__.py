@@ -40,7 +40,7 @@ from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
-from deeppool.cli.out_of_memory import ran_out_of_memory
+from deeppool.cli.out_of_memory import OUT_OF_MEMORY, ran_out_of_memory
 from deeppool.cli.plans import frontier, plan
 from deeppool.cli.profiles import env, profile
 from deeppool.cli.replan import replan
@@ -114,12 +114,16 @@ def main() -> None:
             if isinstance(error, DeeppoolError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
                 raise
             if ran_out_of_memory(error):
-                raise RunError("this process ran out of memory (free some, or raise its limit: ulimit -v)") from error
+                raise RunError(OUT_OF_MEMORY) from error
             raise RunError(report_internal_error(error)) from error
         finally:
             sys.stdout.flush()
     except DeeppoolError as error:
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(1)
+    except MemoryError:
+        # While another error was reported.
+        print("error:", OUT_OF_MEMORY, file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         # Files have errors of their own: what is left is standard output.

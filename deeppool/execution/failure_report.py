@@ -30,7 +30,8 @@ _MEETING_FILE = (
     f"cannot write the file in which the ranks meet: {os.strerror(errno.ENOSPC)} (TMPDIR names another folder)"
 )
 _NO_MEMORY = re.compile(
-    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate", re.IGNORECASE
+    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate|std::bad_alloc",
+    re.IGNORECASE,
 )
 _ASKED = re.compile(r"(?:tried to allocate|Unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
 _GLOO = re.compile(r"gloo/|[Cc]onnection (?:closed|reset|refused)|Broken pipe|Socket closed")

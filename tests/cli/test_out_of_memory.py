@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from deeppool.cli.out_of_memory import ran_out_of_memory
+from deeppool.cli import main
+from deeppool.cli.out_of_memory import OUT_OF_MEMORY, ran_out_of_memory
 from deeppool.errors import InvalidValueError
 
 PROFILE = ("profile", "squeezenet1_1", "--input-shape", "3,64,64", "--batch-sizes", "1", "-o")
@@ -24,6 +25,57 @@ def test_a_command_that_cannot_load_its_libraries_says_so_in_one_line(tmp_path) 
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == "error: this process ran out of memory (free some, or raise its limit: ulimit -v)\n"
+
+
+FILLED = """
+import resource
+import psutil
+import deeppool.cli as cli
+from deeppool.cli.out_of_memory import ran_out_of_memory
+filled = None
+
+def fill():
+    global filled
+    mapped = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (mapped, resource.RLIM_INFINITY))
+    for size in (2**20, 2**16, 2**13, *range(1024, 0, -16)):
+        try:
+            while True:
+                filled = filled, bytes(size)
+        except MemoryError:
+            pass
+    FAIL
+
+cli.app = fill
+cli.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
+@pytest.mark.parametrize("fail", ['raise RuntimeError("std::bad_alloc")', "bytes(2**20)", "raise SystemError"])
+def test_a_command_whose_last_bytes_are_taken_says_so_in_one_line(fail: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FILLED.replace("FAIL", fail)], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (1, f"error: {OUT_OF_MEMORY}\n")
+
+
+def test_an_error_that_cannot_be_reported_for_lack_of_memory_is_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app() -> None:
+        raise ValueError("wrong")
+
+    def report(error: Exception) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr("deeppool.cli.app", app)
+    monkeypatch.setattr("deeppool.cli.report_internal_error", report)
+    monkeypatch.setattr("deeppool.cli.handle_interrupts", lambda: None)
+    monkeypatch.setattr("deeppool.cli.atexit.register", lambda ignored: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (1, f"error: {OUT_OF_MEMORY}\n")
 
 
 AT_ITS_LIMIT = """
@@ -64,5 +116,6 @@ def test_the_cause_of_an_error_counts_and_other_errors_do_not() -> None:
         assert ran_out_of_memory(error)
     assert ran_out_of_memory(OSError(12, "Cannot allocate memory"))
     assert ran_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 GB"))
+    assert ran_out_of_memory(RuntimeError("std::bad_alloc"))
     assert not ran_out_of_memory(OSError(28, "No space left on device"))
     assert not ran_out_of_memory(InvalidValueError("memory must be positive, got 0"))

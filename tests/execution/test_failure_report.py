@@ -55,6 +55,11 @@ def test_gpu_memory_errors_are_memory_failures() -> None:
     assert "20.0 MiB more were asked for" in describe_failure(error, DOING)["text"]
 
 
+def test_an_allocation_that_fails_in_c_code_of_torch_is_a_memory_failure() -> None:
+    # As torch raises it on a failed new: its size is not told.
+    assert "more was asked for" in describe_failure(RuntimeError("std::bad_alloc"), DOING)["text"]
+
+
 @pytest.mark.parametrize(
     ("error", "doing"),
     [
