@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 from faults import LOST_GPU, ON_PROCESSES, apply, clock_environment, disk, lose_gpu
-from left_behind import MARK, RANK, damaged, kind, pinned_ranks, processes, shared_memory, wait_for
+from left_behind import MARK, damaged, kind, pinned_ranks, processes, shared_memory, wait_for
 from scenarios import HERE, Places, Scenario
 
 START_SECONDS, LATEST = 1.0, 12.0
-"""When the fault comes, in seconds after the start of the command on an idle machine."""
+"""When the fault comes, in seconds after a process that it can hit is there, on an idle machine."""
 LIMIT = 150.0
 """Seconds after the fault in which a command must have ended; idle machines take much less."""
 SLOWEST = 4.0
@@ -44,7 +44,7 @@ class Event:
     victim: str
     """Kind of the process that was hit."""
     moment: float
-    """Seconds after the start; 0: it was there before."""
+    """Seconds after the first process that can be hit was there; 0: before."""
     end: str
     """``went on``, ``error``, ``with its launcher``, ``lost``, or ``not hit``."""
     seconds: float
@@ -120,6 +120,7 @@ def _observe(
     launcher: "subprocess.Popen[bytes]",
 ) -> Event:
     moment = 0.0 if fault == "read-only output" else draw.uniform(START_SECONDS, LATEST) * slowness()
+    wait_for(lambda: launcher.poll() is not None or bool(_victims(scenario, fault, launcher, mark)), LIMIT)
     wait_for(lambda: launcher.poll() is not None, moment)
     not_hit = launcher.poll() is not None
     victim, struck = _strike(scenario, fault, launcher, mark, folder, draw)
@@ -134,7 +135,9 @@ def _observe(
         launcher.terminate()
         why = why or ("" if wait_for(lambda: launcher.poll() is not None, GONE_SECONDS) else "does not end")
     ending = _ending(scenario, fault, victim, launcher.poll(), answered=answered, folder=folder)
-    left = _left(mark, temporary, before) if launcher.poll() is not None else ()
+    # A killed torchrun leaves its ranks, which end with their training.
+    gone = LIMIT if scenario.foreign else GONE_SECONDS
+    left = _left(mark, temporary, before, gone) if launcher.poll() is not None else ()
     harmed = damaged(folder / "output")
     why = why or ending[1] or harmed or ("left something behind" if left else "")
     end = NOT_HIT if not_hit else "lost" if why else ending[0]
@@ -155,12 +158,8 @@ def _strike(
     draw: random.Random,
 ) -> tuple[str, float]:
     """Makes the fault; returns the kind of process that was hit and when."""
-    known = processes(mark)
+    known = _victims(scenario, fault, launcher, mark)
     found = {kind(process, launcher.pid): process for process in draw.sample(known, len(known))}
-    found = {name: process for name, process in found.items() if name not in scenario.spared}
-    if fault == LOST_GPU:
-        ranks = pinned_ranks(known)
-        found = {RANK: draw.choice(ranks)} if ranks else {}
     if launcher.poll() is not None or not found:
         return "", time.monotonic()
     name = draw.choice(sorted(found))
@@ -174,6 +173,12 @@ def _strike(
         time.sleep(LAUNCHER_STOPPED)
         launcher.send_signal(signal.SIGCONT)
     return name if fault in ON_PROCESSES else "", struck
+
+
+def _victims(scenario: Scenario, fault: str, launcher: "subprocess.Popen[bytes]", mark: str) -> list[psutil.Process]:
+    """Returns the processes that a fault may hit."""
+    known = [process for process in processes(mark) if kind(process, launcher.pid) not in scenario.spared]
+    return pinned_ranks(known) if fault == LOST_GPU else known
 
 
 def _ending(
@@ -195,9 +200,9 @@ def _ending(
     return "error", f"exit code {code} with {len(lines)} lines of error and {text.count('Traceback')} tracebacks"
 
 
-def _left(mark: str, temporary: Path, before: set[str]) -> tuple[str, ...]:
+def _left(mark: str, temporary: Path, before: set[str], seconds: float) -> tuple[str, ...]:
     """Returns what is still there some seconds after the end."""
-    wait_for(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, GONE_SECONDS)
+    wait_for(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, seconds)
     found = [f"process {' '.join(process.cmdline())[-60:]}" for process in processes(mark)]
     return (*found, *_files(temporary), *sorted(shared_memory() - before))
 
