@@ -9,9 +9,11 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -165,9 +167,11 @@ def start_here(cores: int | None) -> Joined:
     with ray_environment_set(on_loopback=True):
         find_ray()
     log = state_folder() / "ray.log"
+    # Ray's logs and sockets, and files of killed processes: private, and removed with Ray.
+    folder = tempfile.mkdtemp(prefix="deeppool-ray-")
     with log.open("w", encoding="utf-8") as errors:
         host = subprocess.Popen(
-            [sys.executable, "-m", "deeppool.coordinator.ray_host", str(cores or len(usable_cores()))],
+            [sys.executable, "-m", "deeppool.coordinator.ray_host", str(cores or len(usable_cores())), folder],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -183,12 +187,14 @@ def start_here(cores: int | None) -> Joined:
         answer = host.stdout.readline()
     except BaseException:
         host.kill()
+        _remove_all_of(folder)
         raise
     finally:
         late.cancel()
         host.stdout.close()
     if not answer:
         host.wait()
+        _remove_all_of(folder)
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise RunError(f"Ray does not start: {said[-1] if said else 'no output'} (its output is in {log})")
     joined = Joined(json.loads(answer)["address"], host.pid, psutil.Process(host.pid).create_time())
@@ -196,6 +202,24 @@ def start_here(cores: int | None) -> Joined:
     # This process does not wait for it: it continues when this one has ended.
     host.returncode = 0
     return joined
+
+
+def _remove_all_of(folder: str) -> None:
+    """Ends what is left of a Ray whose host has ended, by the folder in its arguments, and removes the folder."""
+    import psutil
+
+    def of_folder(process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            return any(folder in word for word in process.cmdline())
+        return False
+
+    # One may start another one meanwhile.
+    while left := [process for process in psutil.process_iter() if of_folder(process)]:
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=PROBE_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remember(joined: Joined) -> None:

@@ -1,14 +1,15 @@
 """Process that starts Ray on this machine and runs it until SIGTERM; Ray's processes end with it.
 
-It writes one line to standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
+``python -m deeppool.coordinator.ray_host CORES FOLDER``; the folder is removed at the end. It writes one line to
+standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
 """
 
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
-import tempfile
 import threading
 
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
@@ -21,11 +22,11 @@ def main() -> None:
     """Starts Ray, and waits for SIGTERM."""
     ray = find_ray()
     over = threading.Event()
-    # Ray's logs and sockets, and files of killed processes: private, and removed with Ray.
-    with tempfile.TemporaryDirectory(prefix="deeppool-ray-") as folder:
-        os.environ["TMPDIR"] = folder
+    cores, folder = sys.argv[1:]
+    os.environ["TMPDIR"] = folder
+    try:
         ray.init(
-            num_cpus=int(sys.argv[1]),
+            num_cpus=int(cores),
             _node_ip_address=LOOPBACK,
             _temp_dir=f"{folder}/ray",
             include_dashboard=False,
@@ -38,6 +39,8 @@ def main() -> None:
         os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
         over.wait()
         ray.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

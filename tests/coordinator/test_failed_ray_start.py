@@ -1,0 +1,41 @@
+"""What is left of a Ray that does not start."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deeppool.coordinator import ray_connection
+from deeppool.errors import RunError
+
+FAILS = """#!{python}
+import pathlib, subprocess, sys
+folder = sys.argv[-1]
+worker = "import time; print(flush=True); time.sleep(600)"
+process = subprocess.Popen(
+    [{python!r}, "-c", worker, f"--log-dir={{folder}}/ray"], stdout=subprocess.PIPE, start_new_session=True
+)
+process.stdout.readline()
+pathlib.Path(folder, "socket").touch()
+pathlib.Path({told!r}).write_text(f"{{process.pid}} {{folder}}")
+sys.exit("Failed to register worker to Raylet")
+"""
+
+
+@pytest.mark.processes
+def test_a_ray_that_ends_while_it_starts_leaves_no_process_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, host = tmp_path / "told", tmp_path / "host"
+    host.write_text(FAILS.format(python=sys.executable, told=str(told)))
+    host.chmod(0o700)
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr(ray_connection, "find_ray", lambda: None)
+    monkeypatch.setattr(ray_connection, "state_folder", lambda: tmp_path / "state")
+    monkeypatch.setattr(sys, "executable", str(host))
+    with pytest.raises(RunError, match="Ray does not start: Failed to register worker to Raylet"):
+        ray_connection.start_here(1)
+    worker, folder = told.read_text().split()
+    assert not psutil.pid_exists(int(worker)) or psutil.Process(int(worker)).status() == psutil.STATUS_ZOMBIE
+    assert not Path(folder).exists()
