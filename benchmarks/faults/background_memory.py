@@ -46,10 +46,12 @@ FOREGROUNDS = MODELS[1:]
 """Each update of alexnet sends 244 MB."""
 SHAPE, BATCH, STEPS = (3, 64, 64), 2, 1000
 """Of a foreground, which makes fewer updates if its backgrounds have ended."""
-QUEUE = 5
+QUEUE = 10
 """Background jobs beside each of the two ranks."""
 BACKGROUND_STEPS = 30
 """After which a background that does not run out of memory ends."""
+IDLE = 0.1
+"""Seconds for which each rank waits before it computes an update, so that few updates suffice."""
 AFTER = 5
 """Updates of the foreground after its last background has ended."""
 BUDGETS = (250e6, 600e6)
