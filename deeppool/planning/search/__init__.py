@@ -41,7 +41,7 @@ gpu_partition        partitions of the GPUs among branches, side by side or in s
 local_search         regions that are not series-parallel
 elimination          the least sum of tables that depend on a few of many variables
 overlap              the fastest plan whose all-reduces overlap the backward pass
-flow_shop            exact overlap for layers in sequence
+flow_shop            exact overlap for layers in sequence, with the buckets of a run
 efficient_plans      every efficient plan, and the search under a limit on the iteration
 relaxed_frontier     sums of labels: bounds of all plans, and plans near to them
 step_labels          labels of the steps, from searches at several prices of a GPU-second

@@ -152,6 +152,17 @@ class BlockBounds:
         self.least: Floats = arriving.min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
 
+    @property
+    def side_by_side(self) -> tuple[Floats, Floats]:
+        """(fork, join) seconds of both passes that no way can beat in any partition but the one in sequence.
+
+        The second are those of a way whose forward pass takes no longer than the first.
+        """
+        time = np.minimum(self.time[1:].min(axis=0, initial=np.inf), NEVER)
+        forward = self._least_of(FORWARD)[1:].min(axis=0, initial=NEVER)
+        backward = self._least_of(BACKWARD)[1:].min(axis=0, initial=NEVER)
+        return forward, np.maximum(time - forward, backward)
+
     def least_of(self, number: int) -> Floats:
         """Returns (fork, join) of one number of labels what no way can beat, in any partition."""
         least: Floats = np.where(np.isfinite(self.time), self._least_of(number), np.inf).min(axis=0)

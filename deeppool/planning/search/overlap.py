@@ -1,19 +1,18 @@
 """The fastest plan whose all-reduces overlap the backward pass (see ``schedule``), within the limit.
 
-How much of an all-reduce is hidden depends on all layers, and so does which gradients share one. The search takes
-what each layer's gradients add at least to the all-reduces of its GPUs: a large one is an all-reduce by itself,
-a small one takes its share of the fastest all-reduce per byte that a bucket can be. Where layers run one
-after another that is a flow shop, which labels solve exactly (see ``flow_shop``). Where branches may run side
-by side there are candidates: the exact search for an iteration without overlap, in which all-reduces count
-for several shares of their time, all layers on one GPU count, and the best plan in sequence. The schedule
-times each, with its real buckets; the search ends where one is near to the bound. The limit always counts an
-all-reduce of each layer by itself and in full.
+How much of an all-reduce is hidden depends on all layers, and so does which gradients share one. The first search
+counts no all-reduces; where the plan it finds, or one with all layers on one GPU count, is near to its bound, that is
+all. Else the fastest plan in sequence is found with its real buckets: a flow shop (see ``flow_shop``). Where branches
+may run side by side there are candidates besides: the exact search for an iteration without overlap, in which
+all-reduces count for several shares of their time. The schedule times each, with its real buckets. The limit always
+counts an all-reduce of each layer by itself and in full.
 
-How far from the optimum the best candidate can be follows from lower bounds. An iteration takes F + B or
-longer, the forward and the backward pass with their transfers. All layers outside blocks of several
-branches, those of regions among them, run on GPUs from GPU 0 on, whose channel has room for one of their
-all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes
-F + S or longer, and
+How far from the optimum the best plan can be follows from the flow shop, in which blocks of several branches may be
+side by side by what no way through them beats, and from more lower bounds, for which a small gradient takes its share
+of the fastest all-reduce per byte that a bucket can be. An iteration takes F + B or longer, the forward and the
+backward pass with their transfers. All layers outside blocks of several branches, those of regions among them, run on
+GPUs from GPU 0 on, whose channel has room for one of their all-reduces at a time, S seconds together, and none starts
+before the forward pass ends. So an iteration takes F + S or longer, and
 
     (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
 
@@ -43,10 +42,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
+from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of, parts_of
+from deeppool.graph.series_parallel import INPUT, ParallelBlock, Series, decompose, layers_of, parts_of
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.search.flow_shop import TooManyLabelsError, fastest_in_sequence
+from deeppool.planning.search.block_bounds import BlockBounds
+from deeppool.planning.search.flow_shop import (
+    BoundedBlock,
+    TooManyOptionsError,
+    fastest_in_sequence,
+    least_with_blocks,
+)
 from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
@@ -80,14 +86,12 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
     plans = [first, *uniform[:1], *uniform[-1:]]
     if not proving and any(tree.blocks):
         return _result(min(plans, key=_time), bound)
-    sequential = not list(_side_by_side(tree))
-    if sequential:
-        best, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
-        plans, bound = [*plans, best], max(bound, least)
     if _time(min(plans, key=_time)) > bound * NEAR:
-        plans += [*_candidates(costs, tree, limit), *uniform[1:-1]]
-        if not sequential:
-            plans.append(_in_sequence(costs, tree, limit, min(plans, key=_time))[0])
+        plans += uniform[1:-1]
+        plans += _candidates(costs, tree, limit) if any(_side_by_side(tree)) else []
+        in_sequence, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
+        plans.append(in_sequence)
+        bound = max(bound, least)
     best = min(plans, key=_time)
     for share in BOUND_SHARES:
         if _time(best) <= bound * NEAR:
@@ -115,16 +119,34 @@ def _candidates(costs: CostTable, tree: Series, limit: float | None) -> list[Pla
 
 
 def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Placement) -> tuple[Placement, float]:
-    """Returns the better of a plan and the fastest one in sequence, and seconds that none in sequence can beat."""
-    update = float(costs.update.sum())
+    """Returns the better of a plan and the fastest one in sequence, and seconds that no plan can beat; 0 if unknown."""
+    asked = costs, least_sync(costs), list(layers_of(tree)), limit
     try:
-        found = fastest_in_sequence(costs, least_sync(costs), list(layers_of(tree)), limit, _time(best) - update)
-    except TooManyLabelsError:
+        options, least = fastest_in_sequence(*asked, _time(best))
+        if options is not None:
+            best = min(best, Placement(costs, options, (0,) * len(options)), key=_time)
+        if not any(_side_by_side(tree)):
+            return best, least
+        if any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree)):
+            return best, 0.0
+        solver = BlockSolver(relaxed_costs(costs, tree, limit, 0.0, updates=False), proving=False)
+        return best, least_with_blocks(*asked, _time(best), dict(_bounded_blocks(solver, tree, INPUT)))
+    except TooManyOptionsError:
         return best, 0.0
-    if found is None:
-        return best, _time(best)
-    options, seconds = found
-    return min(best, Placement(costs, options, (0,) * len(options)), key=_time), seconds + update
+
+
+def _bounded_blocks(solver: BlockSolver, series: Series, fork: int) -> Iterator[tuple[int, BoundedBlock]]:
+    """Yields the blocks whose branches may run side by side on all GPUs, by their joins."""
+    for layer, block in zip(series.layers, series.blocks, strict=True):
+        if isinstance(block, ParallelBlock):
+            if len(block.branches) > 1:
+                step, _ = solver.step(block, fork, layer, ((solver.gpus, SAME_START),))
+                (bounds,) = step.parts
+                assert isinstance(bounds, BlockBounds)
+                yield layer, BoundedBlock(fork, *bounds.side_by_side)
+            for branch in block.branches:
+                yield from _bounded_blocks(solver, branch, fork)
+        fork = layer
 
 
 def bounding_plan(
@@ -155,7 +177,7 @@ def relaxed_costs(
 
     The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
-    side_by_side = sorted(_side_by_side(tree))
+    side_by_side = _layers_side_by_side(tree)
     counted = np.full(costs.sync.shape, share)
     counted[side_by_side] = 0
     wide = np.array(costs.gpu_counts) == costs.network.cluster.gpus if side_by_side else True
@@ -183,7 +205,7 @@ def least_sync(costs: CostTable) -> Floats:
 def least_update(costs: CostTable, tree: Series) -> float:
     """Returns seconds that the update takes at least in any plan."""
     outside = np.ones(len(costs.update), dtype=bool)
-    outside[sorted(_side_by_side(tree))] = False
+    outside[_layers_side_by_side(tree)] = False
     return max(float(costs.update[outside].sum()), float(costs.update.sum()) / costs.network.cluster.gpus)
 
 
@@ -205,8 +227,13 @@ def uniform_plans(costs: CostTable, limit: float | None) -> Iterator[Placement]:
         yield Placement(costs, (option,) * layers, (0,) * layers)
 
 
-def _side_by_side(tree: Series) -> Iterator[int]:
-    """Yields the layers of blocks of several branches."""
+def _side_by_side(tree: Series) -> Iterator[ParallelBlock]:
+    """Yields the blocks of several branches."""
     for part in parts_of(tree):
         if isinstance(part, ParallelBlock) and len(part.branches) > 1:
-            yield from layers_of(part)
+            yield part
+
+
+def _layers_side_by_side(tree: Series) -> list[int]:
+    """Returns the layers of blocks of several branches."""
+    return sorted({layer for block in _side_by_side(tree) for layer in layers_of(block)})
