@@ -12,7 +12,7 @@ BATCH, CLUSTER = 16, Cluster(gpus=2)
 
 def profile(*checks: IterationCheck):
     """A layer that splits well, and one that is 4 % of the iteration and does not split at all."""
-    graph = make_graph([(), (0,)], [(), (0,)], [2**10, 2**26])
+    graph = make_graph([(), (0,)], [(), (0,)], [2**10, 2**28])
     made = profile_from_times(graph, [lambda b: 1e-2 * b, lambda b: 2e-3], (1, 2, 4, 8, 16))
     return replace(made, checks=checks)
 
