@@ -32,6 +32,9 @@ AREAS = {
     "collectives": ["deeppool/collectives"],
     "readers": ["deeppool/base/serialization.py", "deeppool/graph/layer.py", "deeppool/cluster", "deeppool/records"],
 }
+OUTCOMES = ("killed", "endless", "survived", "not run", "not finished")
+ENDLESS = 10.0
+"""How many times longer than without it the tests of a mutant take at least that has made a loop endless."""
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -63,7 +66,8 @@ class Result:
 
     mutant: Mutant
     outcome: str
-    """``killed``, ``survived``, ``not finished`` in time, or ``not run``: no test runs the line."""
+    """``killed``, ``endless`` (which counts as killed), ``survived``, ``not finished`` in time, or ``not run``: no test
+    runs the line."""
     tests: int
     """Tests that run it."""
     seconds: float
@@ -224,7 +228,10 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], timeout: float) -> Resul
         outcome = outcome_of(tests, copy, timeout) if tests else "not run"
     finally:
         module.write_text(original, encoding="utf-8")
-    return Result(mutant, outcome, len(tests), round(time.monotonic() - started, 1))
+    seconds = round(time.monotonic() - started, 1)
+    if outcome == "not finished" and outcome_of(tests, copy, timeout / ENDLESS) == "survived":
+        outcome = "endless"
+    return Result(mutant, outcome, len(tests), seconds)
 
 
 def outcome_of(tests: list[str], copy: Path, timeout: float) -> str:
@@ -252,12 +259,14 @@ def described(mutant: Mutant) -> str:
 
 def table(results: list[Result]) -> str:
     """Returns how many mutants were killed, by area, and those that were not."""
-    lines = ["| area | mutants | killed | survived | run by no test | not finished |", "|---" * 6 + "|"]
+    lines = ["| area | mutants | killed | endless | survived | run by no test | not finished |", "|---" * 7 + "|"]
     for area in AREAS:
         outcomes = [result.outcome for result in results if result.mutant.area == area]
-        told = " | ".join(str(outcomes.count(kind)) for kind in ("killed", "survived", "not run", "not finished"))
+        told = " | ".join(str(outcomes.count(kind)) for kind in OUTCOMES)
         lines.append(f"| {area} | {len(outcomes)} | {told} |")
-    lines += [f"{result.outcome}: {described(result.mutant)}" for result in results if result.outcome != "killed"]
+    lines += [
+        f"{result.outcome}: {described(result.mutant)}" for result in results if result.outcome not in OUTCOMES[:2]
+    ]
     return "\n".join(lines)
 
 

@@ -8,6 +8,11 @@ from types import ModuleType
 import pytest
 from coverage import CoverageData
 
+LOOPS = """\
+def rounds(count):
+    while count > 0:
+        count = count - 1
+"""
 MODULE = """\
 BOUND = 3
 
@@ -98,3 +103,17 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_as_it_was(mut
         assert mutation.tried(mutant, tmp_path, tests, timeout=60.0).outcome == outcome
     assert mutation.tried(mutant, tmp_path, [f"{OWN}::test_calls"], timeout=0.01).outcome == "not finished"
     assert (tmp_path / mutant.module).read_text() == MODULE
+
+
+@pytest.mark.processes
+def test_a_mutant_that_makes_a_loop_endless_is_killed_if_its_tests_are_far_from_the_limit(
+    mutation, tmp_path: Path
+) -> None:
+    (tmp_path / "deeppool/scheduling/loops.py").write_text(LOOPS)
+    test = f"{OWN}::test_rounds"
+    (tmp_path / OWN).write_text("from deeppool.scheduling.loops import rounds\n\ndef test_rounds():\n    rounds(3)\n")
+    mutant = next(each for each in mutation.draw(100, seed=0) if each.after == "count + 1")
+    mutation.ENDLESS = 1.5
+    assert mutation.tried(mutant, tmp_path, [test], timeout=10.0).outcome == "endless"
+    mutation.ENDLESS = 1e6
+    assert mutation.tried(mutant, tmp_path, [test], timeout=5.0).outcome == "not finished"
