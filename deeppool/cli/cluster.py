@@ -155,7 +155,9 @@ def stop(as_json: AsJson = False) -> None:
 
     Example: `deeppool cluster stop`
     """
+    from deeppool.coordinator import ray_connection
     from deeppool.coordinator.client import Coordinator
 
+    ray_connection.remove_ended()
     with Coordinator() as found:
         show(found.stop(), as_json)

@@ -1,6 +1,8 @@
 """Client of a cluster's coordinator: submits jobs, reads their status, cancels them."""
 
+import math
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ NAMESPACE = "deeppool"
 NAME = "coordinator"
 BACKGROUND_BATCH = 4
 ANSWER_SECONDS = 60.0
+LOOK_SECONDS, LOST_LOOKS = 5.0, 3
+"""Seconds between two looks whether Ray accepts connections, and how many in a row must fail: it may start again."""
 
 
 class Coordinator:
@@ -189,7 +193,7 @@ class Coordinator:
             RunError: it is not over in ``timeout`` seconds.
         """
         try:
-            found: JobRecord = _answer(self._ray, self._head.wait.remote(job), timeout)
+            found: JobRecord = self._answer(self._head.wait.remote(job), timeout)
         except self._ray.exceptions.GetTimeoutError:
             raise RunError(f"job {job} is not over after {timeout:.0f} s (wait longer, or cancel it)") from None
         return found
@@ -218,7 +222,26 @@ class Coordinator:
             self._ray.shutdown()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return _answer(self._ray, getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)
+        return self._answer(getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)
+
+    def _answer(self, asked: Any, timeout: float | None) -> Any:
+        """Returns the coordinator's answer, or raises its error.
+
+        Ray ends a process a minute after its own end, without an exception: this is noticed before.
+        """
+        until, lost = math.inf if timeout is None else time.monotonic() + timeout, 0
+        while True:
+            left = until - time.monotonic()
+            try:
+                return _answer(self._ray, asked, min(left, LOOK_SECONDS))
+            except self._ray.exceptions.GetTimeoutError:
+                if left <= LOOK_SECONDS:
+                    raise
+            lost = 0 if ray_connection.answers(self._joined.address) else lost + 1
+            if lost == LOST_LOOKS:
+                raise RunError(
+                    f"Ray at {self._joined.address} has ended, and its jobs with it (deeppool cluster stop, then start)"
+                )
 
     def __enter__(self) -> "Coordinator":
         return self

@@ -258,6 +258,13 @@ def _connected(ray: Any, address: str) -> Any:
     return ray
 
 
+def answers(address: str) -> bool:
+    """Whether a Ray accepts connections."""
+    with suppress(RunError):
+        return bool(_probe(address))
+    return False
+
+
 def _probe(address: str) -> str:
     """Checks that the address accepts connections, and returns its host. Ray itself would retry for a long time."""
     host, _, port = address.rpartition(":")
@@ -268,6 +275,18 @@ def _probe(address: str) -> str:
     except OSError as error:
         raise RunError(f"no Ray answers at {address}: {error} (is it the address that ray start printed?)") from None
     return host
+
+
+def remove_ended() -> None:
+    """Ends what is left of a Ray of this machine that accepts no connections any more.
+
+    Raises:
+        RunError: there was one; its jobs have ended with it.
+    """
+    joined = running()
+    if joined is not None and not answers(joined.address):
+        leave(joined)
+        raise RunError(f"the Ray at {joined.address} had ended, and its jobs with it; what was left of it was removed")
 
 
 def leave(joined: Joined) -> None:

@@ -7,12 +7,13 @@ standard output: Ray's address, as JSON. Its environment has what :func:`ray_env
 import json
 import logging
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import threading
 
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
+from deeppool.processes.rank_group import CLEANUP_WATCHDOG
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Size of the object store: for models on their way to the ranks; larger objects go through a file."""
@@ -24,7 +25,13 @@ def main() -> None:
     over = threading.Event()
     cores, folder = sys.argv[1:]
     os.environ["TMPDIR"] = folder
-    try:
+    # Removed even if Ray, or a signal, ends this process: the shell then reads the end of its input.
+    with subprocess.Popen(
+        ["/bin/sh", "-c", CLEANUP_WATCHDOG, folder, folder, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        process_group=0,
+    ):
         ray.init(
             num_cpus=int(cores),
             _node_ip_address=LOOPBACK,
@@ -39,8 +46,6 @@ def main() -> None:
         os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
         over.wait()
         ray.shutdown()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""What waits for a job of a Ray that has ended."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from deeppool.coordinator import client
+from deeppool.coordinator.client import Coordinator
+from deeppool.coordinator.ray_connection import Joined
+from deeppool.errors import RunError
+
+
+class GetTimeoutError(Exception):
+    """As Ray's."""
+
+
+class SilentRay:
+    """Answers nothing, as Ray does while its control service is away; it ends after some looks, by its socket."""
+
+    def __init__(self, listener: socket.socket, ends_after: int) -> None:
+        self.exceptions = SimpleNamespace(
+            GetTimeoutError=GetTimeoutError, RayTaskError=type("Task", (Exception,), {}), RayActorError=OSError
+        )
+        self._listener, self._ends_after, self.looks = listener, ends_after, 0
+
+    def get(self, asked: object, timeout: float) -> None:
+        self.looks += 1
+        if self.looks == self._ends_after:
+            self._listener.close()
+        raise GetTimeoutError
+
+
+def coordinator(ray: SilentRay, listener: socket.socket) -> Coordinator:
+    found = Coordinator.__new__(Coordinator)
+    found._ray, found._joined = ray, Joined("{}:{}".format(*listener.getsockname()), None, None)
+    found._head = SimpleNamespace(wait=SimpleNamespace(remote=lambda job: job))
+    return found
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        yield found
+
+
+def test_a_ray_that_accepts_no_connection_any_more_is_reported(listener: socket.socket) -> None:
+    ray = SilentRay(listener, ends_after=4)
+    address = "{}:{}".format(*listener.getsockname())
+    with pytest.raises(RunError, match=f"Ray at {address} has ended, and its jobs with it"):
+        coordinator(ray, listener).wait(1)
+    assert ray.looks == 6
+
+
+def test_a_ray_that_is_there_is_waited_for(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOK_SECONDS", 0.01)
+    ray = SilentRay(listener, ends_after=0)
+    with pytest.raises(RunError, match="job 1 is not over after"):
+        coordinator(ray, listener).wait(1, timeout=0.5)
+    assert ray.looks > client.LOST_LOOKS
+
+
+HOST = """
+import subprocess, sys
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(worker.pid, flush=True)
+worker.wait()
+"""
+
+
+@pytest.mark.processes
+def test_stopping_a_ray_that_has_ended_ends_what_is_left_of_it(tmp_path: Path, listener: socket.socket) -> None:
+    address = "{}:{}".format(*listener.getsockname())
+    listener.close()
+    host = psutil.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
+    with host.stdout:
+        worker = psutil.Process(int(host.stdout.readline()))
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    remember = (
+        "from deeppool.coordinator.ray_connection import Joined, remember; "
+        f"remember(Joined({address!r}, {host.pid}, {host.create_time()!r}))"
+    )
+    subprocess.run([sys.executable, "-c", remember], env=environment, check=True)
+    stored = tmp_path / "deeppool" / "cluster" / "ray.json"
+    assert json.loads(stored.read_text())["pid"] == host.pid
+    command = [sys.executable, "-m", "deeppool.cli", "cluster", "stop"]
+    stopped = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+    assert stopped.stderr == (
+        f"error: the Ray at {address} had ended, and its jobs with it; what was left of it was removed\n"
+    )
+    assert host.wait(10) != 0
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert not stored.exists()
