@@ -103,6 +103,7 @@ def test_a_curve_is_straight_in_log_log_level_below_and_proportional_above():
     ("change", "phrase"),
     [
         ({"sizes": (8, 4)}, r"sizes must be at least two, positive and ascending, got \[8, 4\]"),
+        ({"sizes": (0, 8)}, r"sizes must be at least two, positive and ascending, got \[0, 8\]"),
         ({"seconds": (1e-3,)}, "a curve of 2 sizes needs as many seconds"),
         ({"seconds": (1e-3, 0.0)}, "seconds must be positive"),
         ({"seconds": (1e-3, math.inf)}, "seconds must be positive"),
