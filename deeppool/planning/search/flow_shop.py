@@ -261,7 +261,7 @@ class _FlowShop:
         beside = _beside(labels.lag, backward, self.computing)
         seconds = labels.seconds + self.forward[layer, here] + backward + self.computing * beside
         ended = replace(labels, seconds=seconds, lag=labels.lag - beside, parent=np.arange(len(here)))
-        labels = self._reading(self._all_reduced(ended, position), position, sources)
+        labels = self._reading(self._all_reduced(ended, position), position + 1, sources)
         here = self.option(labels, layer)
         moved = np.zeros(len(here))
         for source in sources:
@@ -287,7 +287,7 @@ class _FlowShop:
         block = self.blocks[join]
         labels = self._all_reduced(labels, position)
         labels = labels.keep(np.nonzero(labels.bucket < OPEN)[0])
-        labels = self._reading(labels, position, () if block.fork == INPUT else (block.fork,))
+        labels = self._reading(labels, self.forks[join], () if block.fork == INPUT else (block.fork,))
         here = self.option(labels, join)
         fork = here * 0 if block.fork == INPUT else self.option(labels, block.fork)
         forward, backward = block.forward[fork, here], block.backward[fork, here]
@@ -316,14 +316,14 @@ class _FlowShop:
         return seconds
 
     def _reading(self, labels: _Labels, position: int, sources: Sequence[int]) -> _Labels:
-        """Returns the ways with each option of the layers that are read, of those that are not pending yet."""
+        """Returns the ways with each option of the layers that are read, before they go on at a position."""
         for source in sources:
             if source in labels.pending:
                 continue
             pending = tuple(sorted((*labels.pending, source)))
             if self.count ** len(pending) * (OPEN + len(self.backward)) > np.iinfo(np.intp).max:
                 raise TooManyOptionsError
-            rest = self.rests[position + 1].min(axis=1)
+            rest = self.rests[position].min(axis=1)
             least = (labels.seconds + self.weights[:, None] * labels.lag + rest[:, None]).max(axis=0)
             labels = self._few(labels, least, MOST_READ // self.count)
             digit = self.count ** pending.index(source)

@@ -235,6 +235,7 @@ def test_no_assignment_is_below_what_the_flow_shop_states(problem, limit, most):
     known = uniform_plan(costs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_WAYS", most)
+        patch.setattr(flow_shop, "MOST_READ", 4 * most)
         best, least = overlap._in_sequence(costs, definition.tree, limit, known)
     assert best.iteration_time <= known.iteration_time
     assert least <= optimum(definition, limit) * (1 + ROUNDING)
