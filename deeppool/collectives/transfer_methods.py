@@ -87,7 +87,8 @@ def dear_transfers(
         price: prices a ring.
         bucket: bytes at which a bucket is complete.
     """
-    batches = [price_batch(members, ready_times(parts), price) for members in _buckets(gradients, bucket, bucket)]
+    ready = ready_times(parts)
+    batches = [price_batch(members, ready, price) for members in _buckets(gradients, bucket, bucket)]
     return _plan(parts, in_halves(parts, batches), bucket)
 
 
@@ -103,7 +104,8 @@ def server_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], 
             ranks waits for this server's other transfers only.
         price: prices a parameter server.
     """
-    batches = [price_batch([each], ready_times(parts), price) for each in gradients]
+    ready = ready_times(parts)
+    batches = [price_batch([each], ready, price) for each in gradients]
     return _plan(parts, in_halves(parts, batches), 0.0)
 
 

@@ -52,11 +52,14 @@ def all_reduce_times(cluster: Cluster, ranks: int, size: int) -> Mapping[str, fl
     """
     if cluster.measured is not None and (found := cluster.measured.schedule_times(ranks, size)):
         return found
-    times = {
-        name: schedule_time(cluster, make(ranks, cluster.gpus_per_node), size) for name, make in ALL_REDUCES.items()
-    }
+    times = {name: _pattern_time(cluster, name, ranks, size) for name in ALL_REDUCES}
     measured = cluster.measured
     return times if measured is None else times | {LIBRARY: measured.all_reduce_time(ranks, size)}
+
+
+@lru_cache(maxsize=4096)
+def _pattern_time(cluster: Cluster, pattern: str, ranks: int, size: int) -> float:
+    return schedule_time(cluster, ALL_REDUCES[pattern](ranks, cluster.gpus_per_node), size)
 
 
 @lru_cache(maxsize=4096)
@@ -94,6 +97,8 @@ def pattern_prices(network: Network, pattern: str) -> Callable[[int, int], tuple
     """
 
     def price(ranks: int, size: int) -> tuple[str, float]:
+        if network.cluster.measured is None:
+            return pattern, _pattern_time(network.cluster, pattern if pattern in ALL_REDUCES else "ring", ranks, size)
         times = all_reduce_times(network.cluster, ranks, size)
         return pattern, times.get(pattern, times["ring"])
 

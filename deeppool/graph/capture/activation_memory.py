@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
@@ -61,7 +60,7 @@ def saved_bytes(program: fx.GraphModule, groups: tuple[tuple[fx.Node, ...], ...]
 class _Recorder(FakeTensorRun):
     """Runs a program on fake tensors and records which operators allocate and save which storage."""
 
-    def __init__(self, program: fx.GraphModule, mode: FakeTensorMode) -> None:
+    def __init__(self, program: fx.GraphModule, mode: ShapesMode) -> None:
         # All values live to the end: an address identifies a tensor only while it lives.
         super().__init__(program, mode, garbage_collect_values=False)
         self.producers: dict[int, fx.Node] = {}

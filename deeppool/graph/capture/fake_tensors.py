@@ -66,6 +66,10 @@ class ShapesMode(FakeTensorMode):
             tensors: list[Any] = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             if tensors and all(map(self._is_plain, tensors)) and len({x.fake_device for x in tensors}) == 1:
                 return self._by_short_way(func, args, kwargs or {}, tensors)
+        if self.shape_env is None and func is torch.ops.aten._to_copy.default and (kwargs or {}).keys() == {"dtype"}:
+            data, dtype = args[0], (kwargs or {})["dtype"]
+            if self._is_plain(data) and data.is_contiguous():
+                return self._contiguous(data.shape, data, dtype)
         return super().dispatch(func, types, args, kwargs or {})
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
@@ -92,10 +96,16 @@ class ShapesMode(FakeTensorMode):
         with self:
             return torch.empty_like(tensor)
 
-    def _contiguous(self, shape: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
-        """Returns a contiguous tensor with the dtype and device of another one."""
+    def fake(self, real: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor on the CPU with the form of another one, parameter or not."""
         with in_kernel_invocation_manager(self):
-            made = torch.empty(shape, dtype=like.dtype, device="meta")
+            made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+        return self.fake_tensor_converter.from_meta_and_device(self, made, torch.device("cpu"))
+
+    def _contiguous(self, shape: Sequence[Any], like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns a contiguous tensor with the device of another one, and its dtype unless another is given."""
+        with in_kernel_invocation_manager(self):
+            made = torch.empty(shape, dtype=dtype or like.dtype, device="meta")
         return self._wrapped(made, like)
 
 
@@ -128,7 +138,7 @@ class FakeTensorRun(fx.Interpreter):
     dropout, the steps of a GRU are one operator, and under autocast :data:`SINGLE_PRECISION` operators compute in fp32.
     """
 
-    def __init__(self, program: fx.GraphModule, mode: FakeTensorMode, *, garbage_collect_values: bool = True) -> None:
+    def __init__(self, program: fx.GraphModule, mode: ShapesMode, *, garbage_collect_values: bool = True) -> None:
         """Creates the interpreter; ``garbage_collect_values=False`` keeps all values to the end."""
         super().__init__(program, garbage_collect_values=garbage_collect_values)
         self.attributes: dict[int, torch.Tensor] = {}
@@ -143,8 +153,7 @@ class FakeTensorRun(fx.Interpreter):
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self.attributes:
-            with self._mode:
-                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+            fake = self._mode.fake(value)
             self.attributes[id(value)] = fake.requires_grad_(value.requires_grad)
             self.permanent.add(fake.untyped_storage()._cdata)
         return self.attributes[id(value)]

@@ -164,7 +164,7 @@ class _LayerRun(FakeTensorRun):
     ran when its node was made.
     """
 
-    def __init__(self, captured: CapturedModel, mode: FakeTensorMode) -> None:
+    def __init__(self, captured: CapturedModel, mode: ShapesMode) -> None:
         super().__init__(captured.program, mode)
         self._layers = {node: index for index, group in enumerate(captured.nodes) for node in group}
         self._starts, self._owners = [0], [0]
