@@ -65,6 +65,8 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
 def check_layers(notebook: Notebook, panel: Locator) -> None:
     """A click on a layer, of the bars or of the graph, shows why it has its GPUs."""
     plot = panel.locator(".js-plotly-plot").nth(LAYERS)
+    # A figure that is drawn again between the press and the release of the mouse sees no click.
+    assert notebook.value("explorer.wait(60)")
     click(notebook, plot, plot.locator(".x2y2 .barlayer .point path").nth(1))
     notebook.until(lambda: notebook.value("explorer.selected") == notebook.value("explorer.plan.layers[1].name"))
     notebook.until(lambda: "why" in notebook.figure(panel, WHY).title)
@@ -72,6 +74,7 @@ def check_layers(notebook: Notebook, panel: Locator) -> None:
     notebook.until(lambda: "GPUs of 22 layers" in notebook.figure(panel, LAYERS).title)
     nodes = plot.locator(".scatterlayer path.point")
     notebook.until(lambda: nodes.count() == 22)
+    assert notebook.value("explorer.wait(60)")
     click(notebook, plot, nodes.last)
     last = notebook.value("explorer.plan.layers[-1].name")
     notebook.until(lambda: notebook.figure(panel, WHY).title.startswith(f"{last}: why"))
