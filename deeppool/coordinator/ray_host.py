@@ -8,12 +8,12 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
-from deeppool.processes.rank_group import CLEANUP_WATCHDOG
+from deeppool.processes.cleanup_watchdog import cleanup_watchdog
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Size of the object store: for models on their way to the ranks; larger objects go through a file."""
@@ -25,13 +25,8 @@ def main() -> None:
     over = threading.Event()
     cores, folder = sys.argv[1:]
     os.environ["TMPDIR"] = folder
-    # Removed even if Ray, or a signal, ends this process: the shell then reads the end of its input.
-    with subprocess.Popen(
-        ["/bin/sh", "-c", CLEANUP_WATCHDOG, folder, folder, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        process_group=0,
-    ):
+    # Removed even if Ray, or a signal, ends this process.
+    with cleanup_watchdog(Path(folder), Path(folder), Path(folder)):
         ray.init(
             num_cpus=int(cores),
             _node_ip_address=LOOPBACK,

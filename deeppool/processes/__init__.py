@@ -5,6 +5,7 @@ fork_server          the process that imports torch once and forks workers
 fork_server_client   starts a fork server and requests processes from it
 launcher             where the ranks of a run start; LocalLauncher for this machine
 gpu_probe            the GPUs of this machine that compute
+cleanup_watchdog     removes folders and control groups, even if their process is killed
 rank_group           all ranks of a run, started and commanded together
 heartbeat            reports the current activity of a rank every second
 hang_detector        finds the rank that no longer makes progress

@@ -5,8 +5,6 @@ import math
 import queue
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from typing import Any, NoReturn
 from deeppool.base.cancellation import wait
 from deeppool.device import control_group
 from deeppool.job import Progress
+from deeppool.processes.cleanup_watchdog import cleanup_watchdog
 from deeppool.processes.failure_attribution import failure_error, out_of_memory_kills, root_cause
 from deeppool.processes.hang_detector import HangDetector, RankStatus
 from deeppool.processes.launcher import Launcher
@@ -26,23 +25,6 @@ TICK = 1.0
 """Seconds between two checks for hung ranks."""
 ATTRIBUTION_SECONDS = 2.0
 """Seconds to wait for the rank that failed first, if the first ranks to end lost their connection to it."""
-CLEANUP_SECONDS = 10.0
-"""Time limit for the cleanup watchdog at the end of a run; it tries for half of it."""
-CLEANUP_WATCHDOG = """trap '' HUP
-read -r _
-for _ in 1 2 3 4 5; do
-  left=
-  rm -rf -- "$0" "$2" || left=some
-  for group in "$1"-*; do
-    [ ! -d "$group" ] || rmdir -- "$group" || left=some
-  done
-  [ "$left" ] || exit
-  sleep 1
-done
-"""
-"""Shell script that waits for the end of its parent, then removes folders and control groups of a run.
-
-Should it be stopped when its parent ends, the kernel sends it SIGHUP, which it ignores, and continues it."""
 
 
 class RankGroup:
@@ -199,14 +181,7 @@ def private_folder() -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
     in_memory = SHARED_MEMORY / folder.name
     groups = control_group.home()
-    # Removed even if this process is killed: the shell then reads the end of its input.
-    with subprocess.Popen(
-        ["/bin/sh", "-c", CLEANUP_WATCHDOG, str(folder), str((groups or folder.parent) / folder.name), str(in_memory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    ) as watchdog:
+    with cleanup_watchdog(folder, in_memory, (groups or folder.parent) / folder.name):
         try:
             folder.mkdir(mode=0o700)
             with contextlib.suppress(OSError):
@@ -216,15 +191,3 @@ def private_folder() -> Iterator[Path]:
             control_group.remove(groups, folder.name)
             for created in (folder, in_memory):
                 shutil.rmtree(created, ignore_errors=True)
-            _end_watchdog(watchdog)
-
-
-def _end_watchdog(watchdog: "subprocess.Popen[bytes]") -> None:
-    """Waits for what the watchdog still removes; a signal may have stopped it."""
-    watchdog.send_signal(signal.SIGCONT)
-    assert watchdog.stdin is not None
-    watchdog.stdin.close()
-    try:
-        watchdog.wait(CLEANUP_SECONDS)
-    except subprocess.TimeoutExpired:
-        watchdog.kill()

@@ -1,0 +1,59 @@
+"""Removal of folders and control groups, even if the process that made them is killed."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+CLEANUP_SECONDS = 10.0
+"""Time limit for the watchdog at the end; it tries for half of it."""
+CLEANUP_WATCHDOG = """trap '' HUP
+read -r _
+for _ in 1 2 3 4 5; do
+  left=
+  rm -rf -- "$0" "$2" || left=some
+  for group in "$1"-*; do
+    [ ! -d "$group" ] || rmdir -- "$group" || left=some
+  done
+  [ "$left" ] || exit
+  sleep 1
+done
+"""
+"""Shell script that waits for the end of its parent, then removes folders and control groups.
+
+Should it be stopped when its parent ends, the kernel sends it SIGHUP, which it ignores, and continues it."""
+
+
+@contextlib.contextmanager
+def cleanup_watchdog(folder: Path, in_memory: Path, groups: Path) -> Iterator[None]:
+    """Removes what is named here at the end of the ``with`` block, or of this process.
+
+    Args:
+        folder: a folder.
+        in_memory: another one.
+        groups: what the paths of control groups begin with, up to a hyphen.
+    """
+    # Removed even if this process is killed: the shell then reads the end of its input.
+    with subprocess.Popen(
+        ["/bin/sh", "-c", CLEANUP_WATCHDOG, str(folder), str(groups), str(in_memory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ) as watchdog:
+        try:
+            yield
+        finally:
+            _end(watchdog)
+
+
+def _end(watchdog: "subprocess.Popen[bytes]") -> None:
+    """Waits for what the watchdog still removes; a signal may have stopped it."""
+    watchdog.send_signal(signal.SIGCONT)
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    try:
+        watchdog.wait(CLEANUP_SECONDS)
+    except subprocess.TimeoutExpired:
+        watchdog.kill()
