@@ -8,16 +8,21 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class RunInterrupted(KeyboardInterrupt):
-    """Raised in place of KeyboardInterrupt by a call that was interrupted, after its processes have ended."""
+def interrupted(name: str) -> KeyboardInterrupt:
+    """Returns what a call that was interrupted raises after its processes have ended; IPython prints it in one line.
 
-    def _render_traceback_(self) -> list[str]:
-        """Returns the lines that IPython prints instead of a traceback."""
-        return [f"{type(self).__name__}: {self}"]
+    It is of no class of its own: only for KeyboardInterrupt itself does Python end a script by SIGINT, by which a shell
+    ends its loop.
+    """
+    message = f"{name} was interrupted, nothing of it is running any more"
+    error = KeyboardInterrupt(message)
+    # IPython prints these lines instead of a traceback.
+    error._render_traceback_ = lambda: [f"KeyboardInterrupt: {message}"]  # type: ignore[attr-defined]
+    return error
 
 
 def interruptible(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a long call: an interrupt of it raises :class:`RunInterrupted`, by the name of the outermost call."""
+    """Decorates a long call: its KeyboardInterrupt bears the name of the outermost call."""
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -25,6 +30,6 @@ def interruptible(function: Callable[Parameters, Result]) -> Callable[Parameters
             return function(*arguments, **options)
         except KeyboardInterrupt:
             # Leaving the function has ended its processes.
-            raise RunInterrupted(f"{function.__name__} was interrupted, nothing of it is running any more") from None
+            raise interrupted(function.__name__) from None
 
     return call

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from deeppool.base.cancellation import Cancellation
-from deeppool.base.interruption import RunInterrupted
+from deeppool.base.interruption import interrupted
 from deeppool.base.live_sample import LiveSample
 from deeppool.base.run_control import RunControl
 from deeppool.errors import InvalidValueError, RunCancelledError
@@ -164,7 +164,7 @@ class RunHandle(Generic[Result]):
     def result(self, timeout: float | None = None) -> Result:
         """Waits for the end and returns what the function returned, or raises what it raised.
 
-        Interrupting the wait cancels the run, and raises :class:`deeppool.base.interruption.RunInterrupted`.
+        Interrupting the wait cancels the run.
 
         Raises:
             TimeoutError: the run has not ended within ``timeout`` seconds; it continues.
@@ -174,7 +174,7 @@ class RunHandle(Generic[Result]):
             return self._future.result(timeout)
         except KeyboardInterrupt:
             self.cancel()
-            raise RunInterrupted(f"{self.name} was interrupted, nothing of it is running any more") from None
+            raise interrupted(self.name) from None
 
     def cancel(self) -> None:
         """Ends the run; returns when all of its processes have ended. Checkpoints are kept."""

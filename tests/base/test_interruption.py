@@ -2,6 +2,8 @@
 
 import atexit
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import deeppool as dp
-from deeppool.base.interruption import RunInterrupted, interruptible
+from deeppool.base.interruption import interruptible
 from deeppool.base.run_registry import registered
 
 
@@ -54,8 +56,16 @@ def test_a_notebook_shows_one_line_and_the_name_of_the_call_that_its_user_made(
     shown = capsys.readouterr()
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert (shown.out + shown.err).strip() == (
-        "RunInterrupted: outer was interrupted, nothing of it is running any more"
+        "KeyboardInterrupt: outer was interrupted, nothing of it is running any more"
     )
+
+
+def test_an_interrupted_script_ends_by_the_signal_by_which_a_shell_ends_its_loop() -> None:
+    script = "import signal; from deeppool.base.interruption import interruptible;"
+    script += "interruptible(lambda: signal.raise_signal(signal.SIGINT))()"
+    ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.endswith("KeyboardInterrupt: <lambda> was interrupted, nothing of it is running any more\n")
 
 
 def test_other_errors_keep_their_traceback(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,5 +91,5 @@ def test_the_public_calls_that_take_long_are_interruptible(monkeypatch: pytest.M
         (dp.launch, {}),
         (dp.train, {"job": None, "steps": 1}),
     ):
-        with pytest.raises(RunInterrupted, match=f"^{function.__name__} was interrupted"):
+        with pytest.raises(KeyboardInterrupt, match=f"^{function.__name__} was interrupted"):
             function(Interrupts(), **options)

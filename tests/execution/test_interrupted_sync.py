@@ -43,7 +43,9 @@ def test_an_ended_script_leaves_nothing_but_checkpoints(
     method: str, what: signal.Signals, tmp_path: Path, temporary: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
-    command = ["env", f"TMPDIR={temporary}", sys.executable, "-c", SCRIPT, method, str(folder)]
+    # torch makes the folder of its compile cache, which all programs of a user share, when a model is exported.
+    cache = f"TORCHINDUCTOR_CACHE_DIR={tmp_path / 'compiled'}"
+    command = ["env", f"TMPDIR={temporary}", cache, sys.executable, "-c", SCRIPT, method, str(folder)]
     shared = set(Path("/dev/shm").iterdir())
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as script:
         try:

@@ -15,7 +15,6 @@ import pytest
 
 import deeppool as dp
 from deeppool.base import cancellation
-from deeppool.base.interruption import RunInterrupted
 from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.records.training_record import Metrics
@@ -143,7 +142,7 @@ def test_interrupting_the_wait_for_a_result_cancels_the_run(monkeypatch: pytest.
     def interrupted(timeout: float | None) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(RunInterrupted, match="wait_for_ever was interrupted"):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="wait_for_ever was interrupted"):
         patch.setattr(run._future, "result", interrupted)
         run.result()
     assert run.state == "cancelled"
