@@ -43,7 +43,7 @@ AWAY = 2.0
 AFTER = 1.0
 """Seconds from the first update on two ranks again to the end of an event."""
 INTERVAL = 300.0
-"""Seconds between two losses, for the share of the time that is kept."""
+"""Seconds between two losses, for the shares of the time that are kept."""
 
 
 class OverError(Exception):
@@ -139,8 +139,30 @@ def burst(plan: Plan) -> Plan:
 
 
 def kept(event: Event) -> float:
+    """Share of the time that is kept with a loss every :data:`INTERVAL` seconds: recovery and work done again are lost."""
+    return 1 - (event.to_fewer + event.repeating) / INTERVAL
+
+
+def kept_with_return(event: Event) -> float:
     """Share of the time that is kept with a loss and a return every :data:`INTERVAL` seconds."""
-    return 1 - (event.to_fewer + event.repeating + event.to_all) / INTERVAL
+    return kept(event) - event.to_all / INTERVAL
+
+
+def table(events: Sequence[Event]) -> str:
+    """Returns median, least and most of the events, as the rows of a table."""
+    rows = {
+        "to the first update on one rank, s": [event.to_fewer for event in events],
+        "updates made again": [float(event.repeated) for event in events],
+        "to the first update on two ranks again, s": [event.to_all for event in events],
+        f"time kept with a loss every {INTERVAL:.0f} s, %": [100 * kept(event) for event in events],
+        f"time kept with a loss and a return every {INTERVAL:.0f} s, %": [
+            100 * kept_with_return(event) for event in events
+        ],
+    }
+    return "\n".join(
+        f"| {name} | {statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f} |"
+        for name, values in rows.items()
+    )
 
 
 def main() -> None:
@@ -181,13 +203,7 @@ def main() -> None:
                 os.sched_setaffinity(0, cores)
         print(events[-1], file=sys.stderr, flush=True)
         serialization.write_text(json.dumps([asdict(event) for event in events], indent=1), arguments.output)
-    for name, values in (
-        ("to the first update on one rank, s", [event.to_fewer for event in events]),
-        ("updates made again", [float(event.repeated) for event in events]),
-        ("to the first update on two ranks again, s", [event.to_all for event in events]),
-        (f"time kept with a loss and a return every {INTERVAL:.0f} s, %", [100 * kept(event) for event in events]),
-    ):
-        print(f"| {name} | {statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f} |")
+    print(table(events))
 
 
 if __name__ == "__main__":
