@@ -4,7 +4,7 @@ How much of an all-reduce is hidden depends on all layers, and so does which gra
 counts no all-reduces; where the plan it finds, or one with all layers on one GPU count, is near to its bound, that is
 all. Else the fastest plan in sequence is found with its real buckets: a flow shop (see ``flow_shop``). Where branches
 may run side by side there are candidates besides: the exact search for an iteration without overlap, in which
-all-reduces count for several shares of their time. The schedule times each, with its real buckets. The limit always
+all-reduces count for a share of their time. The schedule times each, with its real buckets. The limit always
 counts an all-reduce of each layer by itself and in full.
 
 How far from the optimum the best plan can be follows from the flow shop, in which blocks of several branches may be
@@ -62,8 +62,8 @@ from deeppool.planning.search.search import SearchResult, search
 
 NEAR = 1.005
 """A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
-SHARES = (0.25, 1.0)
-"""Shares of the seconds of all-reduces that candidates count."""
+SHARE = 0.25
+"""Share of the seconds of all-reduces that candidates count."""
 BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
 """Shares for lower bounds, in addition to 0; the last one for networks so slow that little else counts."""
 
@@ -111,10 +111,9 @@ def _result(best: Placement, bound: float) -> SearchResult:
 
 def _candidates(costs: CostTable, tree: Series, limit: float | None) -> list[Placement]:
     """Returns plans that are good where all-reduces count for a share of their time; nothing is proved of them."""
-    synced = least_sync(costs)
-    tried = [LimitedCosts(costs, limit, share * synced - costs.sync) for share in SHARES]
+    added = SHARE * least_sync(costs) - costs.sync
     # Less of the backward pass counts, too, where much of it hides all-reduces.
-    tried += [relaxed_costs(costs, tree, limit, share) for share in SHARES[:1]]
+    tried = LimitedCosts(costs, limit, added), relaxed_costs(costs, tree, limit, SHARE)
     return [_cheapest(tree, prices, proving=False)[0] for prices in tried]
 
 

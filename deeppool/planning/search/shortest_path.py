@@ -243,6 +243,8 @@ def shortest(before: Floats, step: Floats) -> Floats:
     """Returns (S, …, a, c): the shortest of all two-step paths (S, …, a, b), (S or 1, …, b, c)."""
     if before.ndim == 3 and before.shape[:2] == (1, 1):
         best: Floats = (before[0, 0][:, None] + step[0]).min(axis=0)[None, None]
-    else:
-        best = (before[..., None] + step[..., None, :, :]).min(axis=-2)
+        return best
+    best = before[..., 0, None] + step[..., None, 0, :]
+    for middle in range(1, before.shape[-1]):
+        np.minimum(best, before[..., middle, None] + step[..., None, middle, :], out=best)
     return best
