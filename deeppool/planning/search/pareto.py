@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 from deeppool.costs.table import Floats
 
 Integers = NDArray[np.intp]
+CELLS = 4096
+"""Intervals of the first column in which rows are compared before they are sorted."""
+MOST_KEYS = 1000
+"""The largest key for which that is done."""
 
 
 def efficient_rows(key: Integers | None, *columns: Floats) -> Integers:
@@ -28,7 +32,8 @@ def efficient_rows(key: Integers | None, *columns: Floats) -> Integers:
     """
     if key is None:
         return _of_one_key(columns)
-    order = np.lexsort([*columns[::-1], key])
+    rows = _not_clearly_beaten(key, *columns) if len(columns) == 2 else np.arange(len(key))
+    order = rows[np.lexsort([*(column[rows] for column in reversed(columns)), key[rows]])]
     starts = np.nonzero(np.diff(key[order], prepend=-1))[0]
     if len(columns) == 2:
         return order[_unbeaten_by_key(starts, columns[1][order])]
@@ -42,6 +47,8 @@ def _of_one_key(columns: Sequence[Floats]) -> Integers:
     # Most calls are of a few rows, and cost what the calls of NumPy do.
     if len(columns[0]) <= 1:
         return np.arange(len(columns[0]))
+    if len(columns) == 2 and len(columns[0]) > CELLS:
+        return efficient_rows(np.zeros(len(columns[0]), dtype=np.intp), *columns)
     order = np.lexsort(columns[::-1])
     return order[_unbeaten([column[order] for column in columns])]
 
@@ -68,3 +75,17 @@ def _unbeaten_by_key(starts: Integers, second: Floats) -> NDArray[np.bool_]:
     better = np.ones(number, dtype=bool)
     better[1:] = rank[1:] < np.minimum.accumulate(rank)[:-1]
     return better
+
+
+def _not_clearly_beaten(key: Integers, first: Floats, second: Floats) -> Integers:
+    """Returns the rows smaller in the second column than any of their key in earlier intervals of the first one."""
+    if len(key) <= CELLS or key.max() > MOST_KEYS:
+        return np.arange(len(key))
+    # Intervals of equal length in 1 / value: short where values are small.
+    inverse = 1 / np.maximum(first, 1e-300)
+    least, span = inverse.min(), np.ptp(inverse)
+    cell = CELLS - 1 - ((inverse - least) * ((CELLS - 1) / (span or 1.0))).astype(np.intp)
+    floor = np.full((int(key.max()) + 1, CELLS), np.inf)
+    np.minimum.at(floor, (key, cell), second)
+    before = np.minimum.accumulate(floor, axis=1)
+    return np.nonzero((cell == 0) | (second < before[key, cell - 1]))[0]
