@@ -296,10 +296,10 @@ def _gpus(group: AllReduce) -> int:
 
 def _ring_growth(last: AllReduce, gpu_count: int, size: int) -> float:
     """Returns the time of a ring over ``gpu_count`` GPUs relative to that of the largest measured group."""
-    steps, line = 2 * (last.gpus - 1), last.curve.line
-    latency, per_byte = line.latency / steps, line.seconds_per_byte * last.gpus / steps
+    line = last.curve.line
 
     def ring(gpus: int) -> float:
-        return (gpus - 1) * (latency + per_byte * size / gpus)
+        # In units of the steps of the largest measured group, a share of whose time they are.
+        return (gpus - 1) * (line.latency + line.seconds_per_byte * size * last.gpus / gpus)
 
     return ring(gpu_count) / ring(last.gpus)

@@ -18,10 +18,27 @@ def test_a_group_crosses_the_slow_link_once_it_leaves_its_node() -> None:
     assert [cluster.link(count) for count in (1, 4, 5, 8)] == [FAST, FAST, SLOW, SLOW]
 
 
+def test_a_group_from_any_gpu_on_crosses_the_slow_link_if_its_gpus_are_of_two_nodes() -> None:
+    cluster = Cluster(gpus=12, gpus_per_node=4, inside=FAST, between=SLOW)
+    nodes = [0] * 4 + [1] * 4 + [2] * 4
+    for first in range(12):
+        for end in range(first + 1, 13):
+            expected = FAST if len(set(nodes[first:end])) == 1 else SLOW
+            assert cluster.link(end - first, first) == expected
+
+
+def test_what_is_exactly_at_a_bound_is_allowed() -> None:
+    assert Cluster(gpus=1, gpus_per_node=1).link(1) == Cluster(gpus=8).inside
+    assert Cluster(gpus=2**20, gpus_per_node=2**20).gpus == 2**20
+    assert Link(bandwidth=1, latency=0, source="").latency == 0
+
+
 @pytest.mark.parametrize(
     ("make", "phrase"),
     [
         (lambda: Cluster(gpus=0), "gpus must be at least 1, got 0"),
+        (lambda: Cluster(gpus=2**20 + 1), "gpus must be at most 1048576, got 1048577"),
+        (lambda: Cluster(gpus=4, memory=float("inf")), "memory must be positive, got inf bytes"),
         (lambda: Cluster(gpus=4, gpus_per_node=-1), "gpus_per_node must be at least 1, got -1"),
         (lambda: Cluster(gpus=4, memory=0), r"memory must be positive, got 0 bytes \(None: unknown\)"),
         (lambda: Cluster(gpus=4, memory=float("nan")), "memory must be positive, got nan bytes"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
-from deeppool.cluster.measured_network import curve_through, fit_line
+from deeppool.cluster.measured_network import Curve, curve_through, fit_line
 from deeppool.errors import DocumentError, InvalidValueError
 from tests.strategies import CURVE_SIZES, curve, measured_network, measured_networks
 
@@ -116,6 +116,12 @@ def test_an_impossible_curve_is_refused(change, phrase):
         replace(curve((1e-3, 2e-3), (4, 8)), **change)
 
 
+def test_a_curve_may_start_at_one_byte_and_its_core_may_compute_never_or_always():
+    assert replace(curve((1e-3, 2e-3), (1, 8)), computing=(0.0, 1.0)).sizes == (1, 8)
+    with pytest.raises(InvalidValueError, match="sizes must be at least two"):
+        Curve((4,), (1e-3,), (0.0,), (2,), RISING.inside.line)
+
+
 def test_a_core_computes_for_as_much_of_a_curve_as_of_its_seconds():
     assert curve((1e-3, 3e-3), (4, 8)).computing_share == 1
     known = curve_through((4, 8), [[1.0, 1.0], [3.0, 3.0]], [[0.9, 1.0, 1.0], [0.4, 0.6, 0.6]])
@@ -207,6 +213,13 @@ def test_a_measurement_that_was_edited_is_refused_by_its_field(tmp_path):
     path.write_text(path.read_text().replace('"gpus": 2', '"gpus": 5'))
     with pytest.raises(DocumentError, match=r"field 'measured': all_reduce must hold ascending groups from 2"):
         find_cluster(str(path), 2)
+
+
+@pytest.mark.parametrize(("sizes", "shown"), [(4, 4), (9, 9), (10, 5), (14, 7), (15, 5)])
+def test_a_table_shows_at_least_five_sizes_at_equal_steps_if_there_are_so_many(sizes, shown):
+    network = measured_network({2: [1e-3] * sizes}, [2**k for k in range(sizes)])
+    columns = network.table().splitlines()[1].split("spread")[0].split("B")[:-1]
+    assert len(columns) == shown
 
 
 def test_a_table_names_every_pattern_and_its_line():

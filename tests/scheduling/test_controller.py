@@ -314,3 +314,59 @@ def test_a_background_stays_unrestricted_if_its_trial_shows_nothing_for_certain(
         # Twice the bound, but the noise is larger.
         controller.collocated(controller.share, 2 * BOUND * controller.share, 10, 1.0)
     assert controller.share == 1
+
+
+# -- what a trial did not attribute to the background -------------------------------------------------
+
+
+def drifted(drift: float) -> Controller:
+    """A controller whose last trial left a slowdown that has another cause, and one iteration beside it since."""
+    controller = Controller(BOUND)
+    controller.drift = drift
+    controller.collocated(1.0, drift, 1, 0.0)
+    return controller
+
+
+@pytest.mark.parametrize(("drift", "needed"), [(0.0, False), (BOUND, False), (BOUND * 1.01, True)])
+def test_iterations_alone_are_needed_if_the_drift_exceeds_the_bound(drift, needed):
+    controller = drifted(drift)
+    assert (controller.needs_baseline, controller.is_settled) == (needed, not needed)
+
+
+@pytest.mark.parametrize(
+    ("drift", "shift", "share"),
+    [
+        # Twice the bound is not suspicious, and of a slower machine at least half of the slowdown remains.
+        (2 * BOUND, 0.0, 1.0),
+        (2.1 * BOUND, 0.0, MIN_SHARE),
+        (0.2, 0.099, MIN_SHARE),
+        (0.2, 0.101, 1.0),
+    ],
+)
+def test_a_slowdown_that_two_baselines_in_a_row_contradict_is_the_backgrounds(drift, shift, share):
+    controller = drifted(drift)
+    controller.alone(shift)
+    assert (controller.share, controller.drift) == (1.0, 0.0)
+    controller.drift = drift
+    controller.alone(shift)
+    assert controller.share == share
+
+
+def test_two_baselines_with_a_confirmation_between_them_contradict_nothing():
+    controller = drifted(0.2)
+    for shift in (0.0, 0.2, 0.0):
+        controller.drift = 0.2
+        controller.alone(shift)
+    assert controller.share == 1.0
+    controller.drift = 0.2
+    controller.alone(0.0)
+    assert controller.share == MIN_SHARE
+
+
+def test_a_new_bound_scales_a_restricted_share_and_starts_the_count_of_contradictions_again():
+    controller = drifted(0.2)
+    controller.alone(0.0)
+    controller.change_bound(2 * BOUND)
+    controller.drift = 0.2
+    controller.alone(0.0)
+    assert controller.share == 1.0

@@ -37,11 +37,14 @@ def test_two_ways_and_the_line_between_them():
     assert (time[1:] / time[:-1] <= RATIO * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("intervals", [1, 4])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_sum_of_ways_is_below_the_bounds(seed, intervals):
+def test_no_sum_of_ways_is_below_the_bounds(seed, intervals, scale):
+    """In seconds, and in tenths of a millisecond, as layers take them."""
     draw = np.random.default_rng(seed)
     steps = from_one_count([drawn(draw) for _ in range(3)])
+    steps = [[(before, after, scale * time, scale * work) for before, after, time, work in ways] for ways in steps]
     time, work = bounds_of(steps, intervals)
     for seconds, spent in sums_of(steps):
         assert ((time <= seconds) & (work <= spent)).any()

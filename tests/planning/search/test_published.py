@@ -292,6 +292,7 @@ BLOCKS = {
     "a block with a direct edge first in a branch": [(), (0,), (0, 1), (0,), (2, 3)],
     "a block inside a branch": [(), (0,), (1,), (1,), (2, 3), (0,), (4, 5)],
     "a region first in a branch": [(), (0,), (0, 1), (1, 2), (2, 3), (0,), (4, 5)],
+    "a region before a layer": [(), (0,), (0, 1), (1, 2), (2, 3), (4,)],
 }
 
 
