@@ -139,7 +139,7 @@ def burst(plan: Plan) -> Plan:
 
 
 def kept(event: Event) -> float:
-    """Share of the time that is kept with a loss every :data:`INTERVAL` seconds: recovery and work done again are lost."""
+    """Share of the time that is kept with a loss every :data:`INTERVAL` s: less recovery, and work done again."""
     return 1 - (event.to_fewer + event.repeating) / INTERVAL
 
 

@@ -65,8 +65,8 @@ def test_two_times_alone_are_not_enough_for_a_ban() -> None:
     assert ban_after(feedback, TRIAL) == FIRST_BAN
 
 
-# The median of three normal times has pi/2 of the variance of their mean; three standard errors of the difference of two
-# medians of three times with a median deviation of 1 ms are 3 x 1.4826 ms x sqrt(pi/2 x 2/3) = 4.55 ms.
+# The median of three normal times has pi/2 of the variance of their mean. Three standard errors of the difference of
+# two medians of three times with a median deviation of 1 ms are 3 x 1.4826 ms x sqrt(pi/2 x 2/3) = 4.55 ms.
 @pytest.mark.parametrize(("difference", "significant"), [(0.0045, False), (0.0046, True)])
 def test_times_that_scatter_must_differ_by_three_standard_errors(difference: float, significant: bool) -> None:
     feedback = feedback_with(TYPICAL - 1e-3, TYPICAL + 1e-3, TYPICAL)
