@@ -370,3 +370,21 @@ def test_a_new_bound_scales_a_restricted_share_and_starts_the_count_of_contradic
     controller.drift = 0.2
     controller.alone(0.0)
     assert controller.share == 1.0
+
+
+@pytest.mark.parametrize(("noise", "iterations"), [(0.02, 8), (0.04, 24)])
+def test_a_sudden_slowdown_is_not_the_backgrounds_as_soon_as_half_of_it_is_refuted(noise, iterations):
+    """Of 20 % at a noise of 2 % two blocks refute 10 %; that it is less than 3 % would take six."""
+    controller = Controller(BOUND)
+    for _ in range(20):
+        controller.collocated(1.0, 0.0, 9, noise)
+    for _ in range(4):
+        assert controller.share == 1.0
+        controller.collocated(1.0, 0.2, 9, noise)
+    assert controller.share == MIN_SHARE
+    trial = 0
+    while controller.drift == 0.0:
+        controller.collocated(controller.share, 0.2, 9, noise)
+        trial += 1
+    assert (controller.share, controller.drift) == (1.0, pytest.approx(0.2))
+    assert trial <= iterations
