@@ -310,10 +310,13 @@ class _FlowShop:
 
     def _seconds(self, options: Integers, filled: Integers) -> Floats:
         """Returns the seconds of all-reduces of some bytes on the GPUs of some options."""
-        kinds, which = np.unique(np.stack([options, filled]), axis=1, return_inverse=True)
         counts, time = self.costs.gpu_counts, self.costs.network.all_reduce_time
-        seconds: Floats = np.array([time(counts[option], size) for option, size in kinds.T.tolist()])[which.ravel()]
-        return seconds
+        kinds, which = np.unique(filled * self.count + options, return_inverse=True)
+        sizes, found = np.divmod(kinds, self.count)
+        seconds: Floats = np.array(
+            [time(counts[x], size) for x, size in zip(found.tolist(), sizes.tolist(), strict=True)]
+        )
+        return seconds[which]
 
     def _reading(self, labels: _Labels, position: int, sources: Sequence[int]) -> _Labels:
         """Returns the ways with each option of the layers that are read, before they go on at a position."""
