@@ -51,9 +51,15 @@ def timelines_of(model: str) -> str:
     return f"dp.widgets.TimelineView(*{plans})"
 
 
-# When the sentence changed, in the frame that shows it.
+FORGET = "[explorer._plans._cache.pop(kind, None) for kind in ('plan', 'first plan')]"
+"""Makes all limits new, as they are in an explorer that has just been opened; frontiers stay known."""
+
+# When the sentence changed first and last, in the frame that shows it.
 SENTENCE = """panel => {
-    const changed = () => requestAnimationFrame(() => { panel.drawnAt = performance.now(); });
+    const changed = () => requestAnimationFrame(() => {
+        panel.changedAt = performance.now();
+        panel.drawnAt ??= panel.changedAt;
+    });
     panel.drawnAt = null;
     new MutationObserver(changed).observe(panel.querySelector(".dp-summary"),
         {childList: true, characterData: true, subtree: true});
@@ -66,6 +72,7 @@ WATCH = """plot => {
     addEventListener("keydown", () => { plot.pressedAt = performance.now(); plot.drawnAt = null; }, {capture: true});
 }"""
 WAIT = "plot => plot.drawnAt === null ? null : plot.drawnAt - plot.pressedAt"
+LAST = "panel => panel.changedAt - panel.pressedAt"
 
 
 def main() -> None:
@@ -154,6 +161,11 @@ def browser(lab: Lab, model: str, repeats: int) -> Iterator[tuple[str, list[floa
     explorer, view = notebook.panel(".dp-amplification-explorer"), notebook.panel(".dp-timeline-view")
     notebook.until(lambda: notebook.value("explorer.wait(60)"), seconds=LONGEST_WAIT)
     yield f"limit, {GPUS:,} GPUs, plan and sentence", sentence(notebook, explorer, repeats)
+    moved, _ = new_limits(notebook, explorer, repeats, patient=False)
+    yield f"new limit each 0.7 s, {GPUS:,} GPUs, plan and sentence", moved
+    first, last = new_limits(notebook, explorer, repeats, patient=True)
+    yield f"new limit, {GPUS:,} GPUs, plan and sentence", first
+    yield "the same, the plan of the whole search", last
     figures = {
         f"limit, {GPUS:,} GPUs, layers": (explorer, 1, LIMITS),
         f"limit, {GPUS:,} GPUs, frontier": (explorer, 0, LIMITS),
@@ -194,6 +206,37 @@ def sentence(notebook: Notebook, panel: Locator, repeats: int) -> list[float]:
         notebook.page.wait_for_timeout(700)
         times.append(panel.evaluate(WAIT))
     return times
+
+
+def new_limits(notebook: Notebook, panel: Locator, repeats: int, *, patient: bool) -> tuple[list[float], list[float]]:
+    """From a key to the first sentence and to the last one, at limits that the explorer has not seen.
+
+    Args:
+        notebook: where ``panel`` is the explorer.
+        panel: its element, whose sentence is watched.
+        repeats: number of limits.
+        patient: whether each search ends before the next key; else that key cancels it.
+    """
+    slider = panel.locator(".widget-slider", has_text=LIMITS).locator(".noUi-handle").first
+    first: list[float] = []
+    last: list[float] = []
+    while len(first) < repeats:
+        # Up from 2 to no limit, down from 2 to 1.05: under 1 no plan of Inception-v3 fits into memory.
+        for key, steps in (("ArrowRight", 7), ("ArrowLeft", 8)):
+            notebook.value(f"({FORGET}, setattr(explorer.limit, 'value', 1.0), setattr(explorer.limit, 'value', 2.0))")
+            notebook.until(lambda: notebook.value("explorer.wait(60)"), seconds=LONGEST_WAIT)
+            notebook.page.wait_for_timeout(1000)
+            slider.focus()
+            for _ in range(min(steps, repeats - len(first))):
+                notebook.page.keyboard.press(key)
+                notebook.until(lambda: panel.evaluate(WAIT) is not None)
+                notebook.page.wait_for_timeout(700)
+                first.append(panel.evaluate(WAIT))
+                if patient:
+                    notebook.until(lambda: notebook.value("explorer.wait(60)"), seconds=LONGEST_WAIT)
+                    notebook.page.wait_for_timeout(700)
+                    last.append(panel.evaluate(LAST))
+    return first, last
 
 
 if __name__ == "__main__":

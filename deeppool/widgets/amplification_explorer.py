@@ -29,6 +29,7 @@ from deeppool.widgets.latest_task import LatestTask
 from deeppool.widgets.layer_figure import LayerFigure
 from deeppool.widgets.layer_reasons import LayerReasons
 from deeppool.widgets.live_figure import fade_figure
+from deeppool.widgets.markup import status_text
 from deeppool.widgets.panel import Panel, alert
 from deeppool.widgets.plan_comparison import PlanComparison
 from deeppool.widgets.plan_controls import PlanControls
@@ -45,8 +46,8 @@ class AmplificationExplorer(Panel):
 
     A click on a layer, in its bars or in the graph of the model, shows the costs of its other GPU counts. The panel
     updates while a slider moves. What takes seconds for a model with many branches is computed in background threads,
-    of which a newer query cancels the older ones: the frontier, and a search that may replace the plan, which is first
-    shown as found without proof, by a faster one or one with a better bound.
+    of which a newer query cancels the older ones: the frontier, and a search for faster plans and better bounds than
+    that of the plan that is displayed at once.
     """
 
     plan: Any = traitlets.Any(read_only=True)
@@ -85,7 +86,7 @@ class AmplificationExplorer(Panel):
             gpus=gpus, global_batch=global_batch, amplification_limit=amplification_limit, cluster=cluster
         )
         self.limit, self.gpus, self.global_batch, self.speed, self.cluster = self.controls.all
-        self._drawing, self._proof = threading.RLock(), LatestTask()
+        self._drawing, self._search_task = threading.RLock(), LatestTask()
         self._failure: Exception | None = None
         self._query, self._plan = self._search()
         # Figures are whole when they are made: a page that is slow to begin with misses what is sent after that.
@@ -112,7 +113,7 @@ class AmplificationExplorer(Panel):
         self._connect()
         self.set_trait("plan", self._plan)
         self._draw()
-        self._request_proof()
+        self._request_search()
 
     def _make_outputs(self) -> None:
         """Makes what is below the figures, and the sentence above them."""
@@ -172,7 +173,7 @@ class AmplificationExplorer(Panel):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until plan, comparison and the selected layer's costs are final; False after ``timeout`` seconds."""
-        return all(part.wait(timeout) for part in (self._proof, self.compared, self.reasons))
+        return all(part.wait(timeout) for part in (self._search_task, self.compared, self.reasons))
 
     def static(self) -> go.Figure:
         """Returns the frontier figure, with the plan of the controls marked."""
@@ -188,7 +189,7 @@ class AmplificationExplorer(Panel):
 
     def _search(self) -> tuple[PlanQuery, Plan]:
         query = self.controls.query
-        return query, self._plans.first_plan(query, self.controls.amplification_limit)
+        return query, self._plans.quick_plan(query, self.controls.amplification_limit)
 
     def _on_control_change(self, _: object) -> None:
         # Callbacks of two controls may run in two threads; the last one reads both values.
@@ -205,29 +206,34 @@ class AmplificationExplorer(Panel):
             self.summary.layout.visibility = "visible"
             self._draw()
             self.set_trait("plan", self._plan)
-            self._request_proof()
+            self._request_search()
 
     def _cancel_searches(self) -> None:
         """Ends what is searched for other values of the controls: it would slow the next search down."""
-        self._proof.cancel()
+        self._search_task.cancel()
         if self.controls.query != self._query:
             self.compared.cancel()
 
-    def _request_proof(self) -> None:
+    def _request_search(self) -> None:
         """Searches in the background for a better plan or bound, unless the displayed plan's is near."""
         asked = self._asked
         if not self._plans.is_known(*asked):
-            on_proof, on_failure = (functools.partial(end, asked) for end in (self._on_proof, self._on_proof_failure))
-            self._proof.submit(asked, lambda: self._plans.plan(*asked), on_proof, on_failure)
+            on_plan, on_failure = (functools.partial(end, asked) for end in (self._on_plan, self._on_failure))
+            self._search_task.submit(asked, lambda: self._best_plan(asked), on_plan, on_failure)
 
-    def _on_proof(self, asked: Asked, plan: Plan) -> None:
+    def _best_plan(self, asked: Asked) -> Plan:
+        """Returns the best plan; shows the one that is found first meanwhile."""
+        self._on_plan(asked, self._plans.first_plan(*asked))
+        return self._plans.plan(*asked)
+
+    def _on_plan(self, asked: Asked, plan: Plan) -> None:
         with self._drawing:
-            if asked == self._asked:
+            if asked == self._asked and plan is not self._plan:
                 self._plan = plan
                 self._draw()
                 self.set_trait("plan", plan)
 
-    def _on_proof_failure(self, asked: Asked, error: Exception) -> None:
+    def _on_failure(self, asked: Asked, error: Exception) -> None:
         with self._drawing:
             if asked == self._asked:
                 self._failure = error
@@ -243,9 +249,9 @@ class AmplificationExplorer(Panel):
 
     def _draw(self) -> None:
         with self._drawing:
-            # Requested first, so that it is often ready when the layers are drawn.
-            self.compared.request(self._query)
             self._draw_summary()
+            # Requested now, so that it is often ready when the layers are drawn.
+            self.compared.request(self._query)
             self._update_file_name(self._plan)
             self._draw_layers()
             self.compared.draw(self._query, self._plan, dark=self.dark)
@@ -256,7 +262,7 @@ class AmplificationExplorer(Panel):
         if self._failure is not None:
             failed = alert(self._failure, FAILED)
         elif not self._plans.is_known(*self._asked):
-            text += f' <em role="status">{SEARCHING}</em>'
+            text += f" {status_text(SEARCHING)}"
         self.summary.value = f'<p style="line-height: 1.4; margin: 4px 0">{text}</p>{failed}'
 
     def _draw_layers(self) -> None:

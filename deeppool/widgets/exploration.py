@@ -9,9 +9,10 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.table import CostTable
 from deeppool.planning.plan import LimitScope, Plan
 from deeppool.planning.planner import frontier, plan_from_costs
+from deeppool.planning.quick_plan import quick_plan
 from deeppool.planning.request import check_limit, cost_table
 from deeppool.planning.search.frontier import Frontier
-from deeppool.planning.search.optimality import optimality_factor
+from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import NEAR
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.planning.studies.tradeoff_record import SharedCluster
@@ -69,7 +70,7 @@ class PlanCache:
             limit_scope: as for ``dp.plan``.
         """
         self.profile, self.background, self.limit_scope = profile, background, limit_scope
-        self._cache: dict[str, OrderedDict[Hashable, Any]] = {}
+        self._cache: dict[str, OrderedDict[Any, Any]] = {}
 
     def costs(self, query: PlanQuery) -> CostTable:
         """Returns the cost table of a query; takes milliseconds."""
@@ -82,7 +83,7 @@ class PlanCache:
             InvalidValueError: a limit below 1.
             PlanError, MissingProfileError: there is no such plan.
         """
-        return self._compute_once("plan", (query, limit), lambda: self._search(query, limit, proving=True))
+        return self._compute_once("plan", (query, limit), lambda: self._proved(query, limit))
 
     def first_plan(self, query: PlanQuery, limit: float | None) -> Plan:
         """Returns the plan if it is known; otherwise one found without proof, in a fraction of the time.
@@ -97,9 +98,42 @@ class PlanCache:
             return self._compute_once("plan", (query, limit), lambda: first)
         return first
 
+    def quick_plan(self, query: PlanQuery, limit: float | None) -> Plan:
+        """Returns the best plan that is known, or found within a moment where the search takes longer.
+
+        Raises:
+            InvalidValueError, PlanError, MissingProfileError: as for :meth:`plan`.
+        """
+        check_limit(limit)
+        if self._known("first plan", (query, limit)) is None and not self.is_known(query, limit):
+            quick = None if self.limit_scope == "iteration" else self._quick(query, limit)
+            if quick is not None:
+                return quick
+        return self.first_plan(query, limit)
+
     def is_known(self, query: PlanQuery, limit: float | None) -> bool:
         """Whether :meth:`plan` has its result."""
         return self._known("plan", (query, limit)) is not None
+
+    def _quick(self, query: PlanQuery, limit: float | None) -> Plan | None:
+        """Returns the better one of a quick plan and the fastest known one within a lower limit."""
+        lower = [
+            plan
+            for kind in ("plan", "first plan")
+            for (asked, bound), plan in list(self._cache.get(kind, {}).items())
+            if asked == query and bound is not None and (limit is None or bound < limit)
+        ]
+        fastest = sorted(lower, key=lambda plan: plan.iteration_time)[:1]
+        return quick_plan(self.profile, self.costs(query), limit, fastest)
+
+    def _proved(self, query: PlanQuery, limit: float | None) -> Plan:
+        """Returns the plan that the whole search finds, or the first one with the better bound if that is faster."""
+        proved = self._search(query, limit, proving=True)
+        first: Plan | None = self._known("first plan", (query, limit))
+        if first is None or proved.iteration_time <= first.iteration_time:
+            return proved
+        least = proved.iteration_time / optimality_factor(proved.optimality)
+        return replace(first, optimality=certificate(first.iteration_time / least))
 
     def _search(self, query: PlanQuery, limit: float | None, *, proving: bool) -> Plan:
         check_limit(limit)

@@ -9,6 +9,12 @@ def paragraph(content: str, name: str = "") -> str:
     return f'<div class="{name}" style="line-height: 1.5">{content}</div>'
 
 
+def status_text(escaped: str) -> str:
+    """Returns HTML of what goes on, which a screen reader announces, with a bar that moves until it is replaced."""
+    bar = '<progress style="width: 6em; height: 0.8em; vertical-align: middle"></progress>'
+    return f'<span role="status"><em>{escaped}</em> {bar}</span>'
+
+
 def bullet_list(sentences: Iterable[str]) -> str:
     """Returns an HTML list of escaped sentences; empty for no sentences."""
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)

@@ -19,6 +19,7 @@ from deeppool.widgets.controls import LABEL
 from deeppool.widgets.exploration import PlanCache, PlanQuery, View
 from deeppool.widgets.latest_task import LatestTask
 from deeppool.widgets.live_figure import fade_figure, update_figure, update_trace
+from deeppool.widgets.markup import status_text
 from deeppool.widgets.panel import Panel
 
 HEIGHT = 452
@@ -136,4 +137,4 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         failed, error = self._failure
         if failed == (self.view.value, self._query):
             return f'<span role="alert">{what} cannot be computed: {html.escape(str(error))}</span>'
-        return f'<span role="status">{what} is being computed; the faded figure is for the previous values.</span>'
+        return status_text(f"{what} is being computed; the faded figure is for the previous values.")
