@@ -18,19 +18,19 @@ SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
 
-demo: .venv/.installed  ## evaluate burst parallelism on this machine; the report goes to demo/
+demo: $(BIN)/deeppool  ## evaluate burst parallelism on this machine; the report goes to demo/
 	$(BIN)/deeppool evaluate burst-parallel -o demo
 
-lab: .venv/.installed  ## open the workbench in JupyterLab
+lab: $(BIN)/deeppool  ## open the workbench in JupyterLab
 	$(BIN)/deeppool lab
 
-docs: .venv/.installed-docs  ## build the documentation as a site, in site/; every link is checked
+docs: $(BIN)/mkdocs  ## build the documentation as a site, in site/; every link is checked
 	$(BIN)/mkdocs build --strict
 
-results: .venv/.installed  ## collect docs/results.md from the READMEs of the benchmarks
+results: $(BIN)/deeppool  ## collect docs/results.md from the READMEs of the benchmarks
 	$(BIN)/python -m docs.results
 
-check: .venv/.installed-test  ## lint and check types
+check: $(BIN)/pytest  ## lint and check types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
@@ -38,40 +38,40 @@ test: check  ## check, then run every test
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
 	$(BIN)/pytest $(WORKERS) -m "not stress"
 
-soak: .venv/.installed-test  ## start and kill 200 runs at random moments; more than half an hour
+soak: $(BIN)/pytest  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py
 
-stress: .venv/.installed-test  ## every test in full, a hundred thousand random graphs among them; over an hour
+stress: $(BIN)/pytest  ## every test in full, a hundred thousand random graphs among them; over an hour
 	DEEPPOOL_STRESS=1 $(BIN)/pytest $(WORKERS)
 
-shipped: .venv/.installed  ## measure the profiles that come with deeppool again; some minutes of an idle machine
+shipped: $(BIN)/deeppool  ## measure the profiles that come with deeppool again; some minutes of an idle machine
 	mkdir -p deeppool/profiling/data
 	for model in $(SHIPPED); do \
 	  $(BIN)/deeppool profile $$model --device cpu -o deeppool/profiling/data/$$model-cpu.json || exit 1; \
 	done
 
-pictures: .venv/.installed-test demo  ## make the pictures of the README, by Chromium
+pictures: $(BIN)/pytest demo  ## make the pictures of the README, by Chromium
 	$(BIN)/python docs/screenshots.py --records demo/burst-parallel -o docs/pictures
 
 clean:  ## remove what the targets above made, .venv too
 	rm -rf .venv demo site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is newer than what it was installed from, so a second run installs nothing.
-.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+# Each names a program that it installs: what pip has put there is not installed again until these files change.
+$(BIN)/deeppool: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool into .venv: some minutes the first time" >&2
 	$(INSTALL) -e .
 	@touch $@
 
-.venv/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+$(BIN)/pytest: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool and its test tools into .venv: some minutes the first time" >&2
 	$(INSTALL) -e ".[test]"
-	@touch $@ .venv/.installed
+	@touch $@ $(BIN)/deeppool
 
-.venv/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+$(BIN)/mkdocs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool and the tools of its documentation into .venv" >&2
 	$(INSTALL) -e ".[docs]"
-	@touch $@ .venv/.installed
+	@touch $@ $(BIN)/deeppool
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

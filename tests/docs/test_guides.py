@@ -13,6 +13,7 @@ import typer
 
 import deeppool as dp
 from deeppool.cli import app
+from tests.docs.markdown import blocks, prose
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [
@@ -29,15 +30,15 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 def commands(text: str) -> Iterator[list[str]]:
     """Of lines in blocks and of code within text; a comment behind one is none of it."""
-    blocks = "".join(re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
-    spans = "\n".join(f"`{span}`" for span in re.findall(r"(?<!`)`(deeppool [^`]+)`", text))
-    for line in (blocks.replace("\\\n", " ") + spans).splitlines():
+    typed = "".join(blocks(text)).replace("\\\n", " ")
+    spans = "\n".join(f"`{span}`" for span in re.findall(r"(?<!`)`(deeppool [^`]+)`", prose(text)))
+    for line in (typed + spans).splitlines():
         for command in COMMAND.findall(line):
             yield shlex.split(command.replace("…", ""), comments=True)
 
 
 def python(text: str) -> list[ast.Module]:
-    return [ast.parse(block) for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)]
+    return [ast.parse(block) for block in blocks(text, "python")]
 
 
 def check_command(words: list[str]) -> None:
@@ -95,7 +96,10 @@ def test_links_and_pictures_lead_to_files(page: Path) -> None:
 
 def test_what_cannot_be_typed_is_found() -> None:
     """The checks above see commands and calls, and tell wrong ones."""
-    told = "```\ndeeppool plan a.json --gpus 2   # two\n```\n`deeppool cluster status --json`, `deeppool plan --gps 2`"
+    told = (
+        "```python\ndp.plan()\n```\ndeeppool is a word\n```\ndeeppool plan a.json --gpus 2   # two\n```\n"
+        "`deeppool cluster status --json`, `deeppool plan --gps 2`"
+    )
     first, second, third = commands(told)
     check_command(first)
     check_command(second)

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.docs.markdown import blocks, prose
 from tests.docs.test_guides import CHECKOUT, PAGES
 
 COMMAND = re.compile(
@@ -27,12 +28,11 @@ NOTE = re.compile(r" \([^()]*\)$")
 
 def shown(text: str) -> Iterator[list[str]]:
     """Yields the words of the commands in blocks, in text, and in the heads of results."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    blocks = re.findall(r"^```\n.*?^```", text, flags=re.DOTALL | re.MULTILINE)
-    spans = re.findall(r"`[^`]+`", prose)
-    heads = re.findall(r"^command: .*$", prose, flags=re.MULTILINE)
-    indented = re.findall(r"^ {4}\S.*$", prose, flags=re.MULTILINE)
-    for part in (*blocks, *(span.replace("\n", " ") for span in spans), *heads, *indented):
+    outside = prose(text)
+    spans = re.findall(r"`[^`]+`", outside)
+    heads = re.findall(r"^command: .*$", outside, flags=re.MULTILINE)
+    indented = re.findall(r"^ {4}\S.*$", outside, flags=re.MULTILINE)
+    for part in (*blocks(text), *(span.replace("\n", " ") for span in spans), *heads, *indented):
         for found in COMMAND.finditer(part.replace("\\\n", " ")):
             words = shlex.split(NOTE.sub("", found["command"].replace("…", "").rstrip()), comments=True)
             yield [Path(words[0]).name.removesuffix("3"), *words[1:]]
