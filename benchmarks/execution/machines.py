@@ -81,7 +81,8 @@ def machines(count: int, bits_per_second: float, cores: float) -> Iterator[Machi
 def _share(machine: int, cores: float) -> Iterator[None]:
     """A cgroup that gets so many cores' time, in slices so short that nobody waits long."""
     group = _cgroup(machine)
-    group.mkdir()
+    # Machines that were killed leave theirs, empty.
+    group.mkdir(exist_ok=True)
     try:
         quota = int(cores * PERIOD_US)
         if (group / "cpu.max").exists():
