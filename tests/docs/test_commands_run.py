@@ -30,7 +30,7 @@ SHORTER = {
 LAYER = {"classifier.0": "head"}
 PLACEHOLDERS = {"PROFILE": "profile.json", "package.module:job": "examples.own_training:job"}
 LESS = {
-    "network": ("--seconds", "2", "--sizes", "4,4096,65536"),
+    "network": ("--seconds", "2", "--sizes", "4,65536,4194304"),
     "run": ("--seconds", "1"),
     "plan": ("--gpus", "2", "--global-batch", "8"),
 }
