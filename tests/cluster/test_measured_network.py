@@ -230,3 +230,14 @@ def test_a_table_names_every_pattern_and_its_line():
     waiting = replace(RISING, inside=replace(RISING.inside, computing=(0.7, 0.7, 0.7)))
     assert "  70%  " in waiting.table().splitlines()[2]
     assert (waiting.computing("transfer"), waiting.computing("all-reduce")) == (pytest.approx(0.7), 1)
+
+
+def test_an_all_reduce_holds_a_core_for_as_long_as_was_measured_and_else_for_no_time():
+    assert RISING.sync_computing == 0
+    first, last = RISING.all_reduce
+    known = replace(first, curve=replace(first.curve, computing=(0.5, 0.5, 0.5)))
+    always = replace(last, curve=replace(last.curve, computing=(1.0, 1.0, 1.0)))
+    assert replace(RISING, all_reduce=(known, last)).sync_computing == pytest.approx(0.5)
+    assert replace(RISING, all_reduce=(known, always)).sync_computing == pytest.approx(0.75)
+    # Where it was not measured, a transfer counts as computing all the time.
+    assert replace(RISING, all_reduce=(known, last)).computing("all-reduce") == pytest.approx(0.75)

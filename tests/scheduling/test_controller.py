@@ -388,3 +388,18 @@ def test_a_sudden_slowdown_is_not_the_backgrounds_as_soon_as_half_of_it_is_refut
         trial += 1
     assert (controller.share, controller.drift) == (1.0, pytest.approx(0.2))
     assert trial <= iterations
+
+
+def test_a_background_that_had_the_least_share_whatever_it_cost_is_suspected_again_once_it_is_unrestricted():
+    controller = drifted(0.2)
+    for _ in range(2):
+        controller.drift = 0.2
+        controller.alone(0.0)
+    assert controller.share == MIN_SHARE
+    grown = [controller.share]
+    while controller.share < 1:
+        controller.collocated(controller.share, 0.0, 9, 0.0)
+        grown += [controller.share] if controller.share != grown[-1] else []
+    # In small steps: each at most 1.5 times the share before it.
+    assert grown == pytest.approx([min(1.0, MIN_SHARE * 1.5**step) for step in range(len(grown))])
+    assert until_tried(controller, 0.5) < 10

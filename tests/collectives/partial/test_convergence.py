@@ -9,7 +9,7 @@ import pytest
 from deeppool.collectives.partial.convergence import convergence_bound
 from deeppool.errors import InvalidValueError
 
-KNOWN = {"smoothness": 1.0, "second_moment": 2.0, "gap": 3.0, "target": 0.5}
+KNOWN = {"smoothness": 1.5, "second_moment": 2.0, "gap": 3.0, "target": 0.5}
 
 
 def smallest_norm(rate: float, updates: int, ranks: int, quorum: int, staleness: int, seed: int) -> float:
