@@ -303,7 +303,7 @@ def blocks_with_moves_as_long_as_layers(draw):
     size = st.sampled_from([0, 20_000, 60_000, 200_000])
     graph = make_graph(edges, [[draw(size) for _ in sources] for sources in edges])
     seconds = st.floats(0.2, 8)
-    shares = st.sampled_from([(1, 1, 1), (1, 0.5, 0.25), (1, 0.7, 0.6)])
+    shares = st.sampled_from([(1, 1, 1), (1, 0.5, 0.25), (1, 0.7, 0.6), (1, 1.2, 1.5)])
     tables = [[alone * share for share in draw(shares)] for alone in [draw(seconds) for _ in edges]]
     return costs_from_tables(graph, *tables, latency=draw(st.sampled_from([0.0, 0.1, 0.5])))
 
@@ -312,6 +312,41 @@ def blocks_with_moves_as_long_as_layers(draw):
 @given(blocks_with_moves_as_long_as_layers(), st.sampled_from(LIMITS))
 def test_a_new_set_of_gpus_is_chosen_as_in_section_4_2(problem, limit):
     check_reduction(problem, limit)
+
+
+# Sizes, milliseconds on 1, 2 and 4 GPUs, latency: what samples take to a new set decides whether the region gets one.
+REGIONS_THAT_MOVE = (
+    (
+        [[], [20_000], [0, 0], [0, 200_000], [200_000, 200_000], [200_000], [20_000, 200_000]],
+        [
+            *((3.8, 4.56, 5.7), (0.64, 0.45, 0.38), (4.78, 2.39, 1.2), (2.54, 1.78, 1.52), (4.82, 5.78, 7.23)),
+            *((7.06, 8.47, 10.59), (6.86, 4.8, 4.12)),
+        ],
+        0.1,
+    ),
+    (
+        [[], [0], [0, 0], [200_000, 200_000], [60_000, 20_000], [0], [60_000, 60_000]],
+        [
+            *((6.73, 8.07, 10.09), (6.82, 3.41, 1.71), (2.64, 1.32, 0.66), (0.32, 0.16, 0.08), (0.45, 0.45, 0.45)),
+            *((5.69, 6.82, 8.53), (2.44, 1.71, 1.46)),
+        ],
+        0.1,
+    ),
+    (
+        [[], [20_000], [0, 60_000], [20_000, 0], [60_000, 0], [60_000], [20_000, 0]],
+        [
+            *((5.85, 4.1, 3.51), (4.72, 2.36, 1.18), (3.89, 1.94, 0.97), (0.37, 0.18, 0.09), (5.61, 2.81, 1.4)),
+            *((7.96, 9.55, 11.94), (2.59, 2.59, 2.59)),
+        ],
+        0.5,
+    ),
+)
+
+
+@pytest.mark.parametrize(("sizes", "tables", "latency"), REGIONS_THAT_MOVE)
+def test_a_region_first_in_a_branch_moves_with_its_samples(sizes, tables, latency):
+    graph = make_graph(BLOCKS["a region first in a branch"], sizes)
+    check_reduction(costs_from_tables(graph, *tables, latency=latency), None)
 
 
 @examples(200)
