@@ -37,7 +37,8 @@ def quick_plan(profile: Profile, costs: CostTable, limit: float | None, known: I
     if not any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts):
         return None
     memory = memory_model(profile, costs.global_batch)
-    found = [_in_sequence(costs, limit), *uniform_plans(costs, limit), *(_placement(costs, plan) for plan in known)]
+    widest = list(uniform_plans(costs, limit))[-1:]
+    found = [_in_sequence(costs, limit), *widest, *(_placement(costs, plan) for plan in known)]
     best = min((plan for plan in found if _fits(plan, memory)), key=lambda plan: plan.iteration_time, default=None)
     if best is None:
         return None

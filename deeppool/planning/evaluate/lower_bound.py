@@ -75,6 +75,8 @@ class LowerBound:
         apart = any(len(block.branches) > 1 for block in branches)
         self._places = (SAME_START, SAME_NODE, CROSS_NODE) if apart else (SAME_START,)
         self._single_start = tree.blocks[0] is None
+        self._edges = [self._transfer(source, layer) for source, layer in pairwise(path)]
+        """Per layer of the path but the first (from, to) seconds of the transfer into it, inf over the limit."""
         self._least_sync = {layer: self._least_sync_of(layer) for layer in tree.layers} if costs.overlap else {}
         """Per layer on every path (K,) seconds that its gradients add at least to the all-reduces of its GPUs."""
 
@@ -99,23 +101,23 @@ class LowerBound:
         apart = sum(float(self._work(layer).min()) for layer in self._others()) * weights.work if weights.work else 0.0
         updates = float(self.costs.update[sorted(self._on_every_path)].sum()) * weights.path
         potential: Floats = self._layer(self.path[0], weights) + np.where(self._permitted(self.path[0]), 0.0, np.inf)
-        for source, layer in pairwise(self.path):
-            potential = (potential[:, None] + self._edge(source, layer, weights)).min(axis=0)
+        # Half of a transfer is in the backward pass.
+        weight = weights.path * (1 - weights.sync_share / 2) + weights.work * self.counts
+        for layer, moved in zip(self.path[1:], self._edges, strict=True):
+            potential = (potential[:, None] + moved * weight).min(axis=0) + self._layer(layer, weights)
         return float(potential.min()) + apart + updates
 
     def _others(self) -> Iterator[int]:
         on_path = set(self.path)
         return (layer for layer in range(len(self._own)) if layer not in on_path)
 
-    def _edge(self, source: int, layer: int, weights: _Weights) -> Floats:
-        """Returns (from, to) the weighted transfer into a layer and the layer itself; inf over its limit."""
+    def _transfer(self, source: int, layer: int) -> Floats:
+        """Returns (from, to) seconds of the transfer into a layer; inf over its limit."""
         consumer = self.costs.graph.layers[layer]
         size = consumer.input_bytes[consumer.predecessors.index(source)]
         moved = np.min([self.costs.comm(size, place) for place in self._places], axis=0)
-        # Half of a transfer is in the backward pass.
-        weight = weights.path * (1 - weights.sync_share / 2) + weights.work * self.counts
         permitted = moved + self._own[layer] <= self._allowed[layer]
-        edge: Floats = np.where(permitted, moved * weight + self._layer(layer, weights), np.inf)
+        edge: Floats = np.where(permitted, moved, np.inf)
         return edge
 
     def _layer(self, layer: int, weights: _Weights) -> Floats:
