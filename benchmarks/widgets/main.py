@@ -54,9 +54,17 @@ def timelines_of(model: str) -> str:
 FORGET = "[explorer._plans._cache.pop(kind, None) for kind in ('plan', 'first plan')]"
 """Makes all limits new, as they are in an explorer that has just been opened; frontiers stay known."""
 
-# When the sentence changed first and last, in the frame that shows it.
+# When the sentence changed first and last, in the frame that shows it. A sentence on the limit before, of a search that
+# ends as the key is pressed, does not count.
 SENTENCE = """panel => {
+    const slider = [...panel.querySelectorAll(".widget-slider")].find(each => each.textContent.includes("limit"));
+    const shown = () => {
+        const limit = slider.querySelector(".widget-readout").textContent;
+        const said = limit === "no limit" ? "no limit on" : `more than ${limit}×`;
+        return panel.querySelector(".dp-summary").textContent.includes(said);
+    };
     const changed = () => requestAnimationFrame(() => {
+        if (!shown()) return;
         panel.changedAt = performance.now();
         panel.drawnAt ??= panel.changedAt;
     });
