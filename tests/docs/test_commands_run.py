@@ -26,6 +26,7 @@ SHORTER = {
     "--seconds": "1",
     "--steps": "4",
     "--min-ranks": "1",
+    "--min-speedup": "1",
 }
 LAYER = {"classifier.0": "head"}
 PLACEHOLDERS = {"PROFILE": "profile.json", "package.module:job": "examples.own_training:job"}
