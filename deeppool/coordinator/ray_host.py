@@ -26,7 +26,7 @@ def main() -> None:
     cores, folder = sys.argv[1:]
     os.environ["TMPDIR"] = folder
     # Removed even if Ray, or a signal, ends this process.
-    with cleanup_watchdog(Path(folder), Path(folder), Path(folder)):
+    with cleanup_watchdog(Path(folder)):
         ray.init(
             num_cpus=int(cores),
             _node_ip_address=LOOPBACK,

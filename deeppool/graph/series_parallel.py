@@ -96,6 +96,13 @@ def parts_of(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[Serie
             yield from parts_of(other)
 
 
+def branching_blocks(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[ParallelBlock]:
+    """Yields the blocks of several branches, which may run side by side, within a part of the tree."""
+    for inner in parts_of(part):
+        if isinstance(inner, ParallelBlock) and len(inner.branches) > 1:
+            yield inner
+
+
 Edges = dict[int, tuple[int, ...]]
 
 

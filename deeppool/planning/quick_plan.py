@@ -7,10 +7,10 @@ the GPUs among branches side by side. The bound is that of :mod:`deeppool.planni
 from collections.abc import Iterable
 
 from deeppool.costs.table import CostTable
-from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import branching_blocks, decompose
 from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
-from deeppool.planning.evaluate.memory import MemoryModel, memory_model
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.noise import without_noise
 from deeppool.planning.plan import Plan
@@ -33,16 +33,16 @@ def quick_plan(profile: Profile, costs: CostTable, limit: float | None, known: I
         None if no branches can run side by side, where the search itself takes a moment, and if no plan that is found
         fits into memory.
     """
-    parts = parts_of(decompose([layer.predecessors for layer in costs.graph.layers]))
-    if not any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts):
+    sources = [layer.predecessors for layer in costs.graph.layers]
+    if not any(branching_blocks(decompose(sources))):
         return None
     memory = memory_model(profile, costs.global_batch)
     widest = list(uniform_plans(costs, limit))[-1:]
     found = [_in_sequence(costs, limit), *widest, *(_placement(costs, plan) for plan in known)]
-    best = min((plan for plan in found if _fits(plan, memory)), key=lambda plan: plan.iteration_time, default=None)
+    fitting = [plan for plan in found if memory.fits(plan.gpus, costs.network.cluster.memory)]
+    best = min(fitting, key=lambda plan: plan.iteration_time, default=None)
     if best is None:
         return None
-    sources = [layer.predecessors for layer in costs.graph.layers]
     path = longest_path(sources, [best.time(layer) for layer in range(len(sources))])
     made = assemble_plan(
         profile,
@@ -66,8 +66,3 @@ def _in_sequence(costs: CostTable, limit: float | None) -> Placement:
 def _placement(costs: CostTable, plan: Plan) -> Placement:
     options = tuple(costs.gpu_counts.index(layer.gpu_count) for layer in plan.layers)
     return Placement(costs, options, tuple(layer.gpus[0] for layer in plan.layers))
-
-
-def _fits(plan: Placement, memory: MemoryModel) -> bool:
-    capacity = plan.costs.network.cluster.memory
-    return capacity is None or not memory.known or memory.peak(plan.gpus) <= capacity

@@ -12,8 +12,8 @@ CLEANUP_WATCHDOG = """trap '' HUP
 read -r _
 for _ in 1 2 3 4 5; do
   left=
-  rm -rf -- "$0" "$2" || left=some
-  for group in "$1"-*; do
+  rm -rf -- "$@" || left=some
+  for group in "$0"-*; do
     [ ! -d "$group" ] || rmdir -- "$group" || left=some
   done
   [ "$left" ] || exit
@@ -26,17 +26,16 @@ Should it be stopped when its parent ends, the kernel sends it SIGHUP, which it 
 
 
 @contextlib.contextmanager
-def cleanup_watchdog(folder: Path, in_memory: Path, groups: Path) -> Iterator[None]:
+def cleanup_watchdog(*folders: Path, groups: Path | None = None) -> Iterator[None]:
     """Removes what is named here at the end of the ``with`` block, or of this process.
 
     Args:
-        folder: a folder.
-        in_memory: another one.
-        groups: what the paths of control groups begin with, up to a hyphen.
+        folders: at least one.
+        groups: what the paths of control groups begin with, up to a hyphen; None: the first folder.
     """
     # Removed even if this process is killed: the shell then reads the end of its input.
     with subprocess.Popen(
-        ["/bin/sh", "-c", CLEANUP_WATCHDOG, str(folder), str(groups), str(in_memory)],
+        ["/bin/sh", "-c", CLEANUP_WATCHDOG, str(groups or folders[0]), *map(str, folders)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -181,7 +181,7 @@ def private_folder() -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) / f"deeppool-{secrets.token_hex(4)}"
     in_memory = SHARED_MEMORY / folder.name
     groups = control_group.home()
-    with cleanup_watchdog(folder, in_memory, (groups or folder.parent) / folder.name):
+    with cleanup_watchdog(folder, in_memory, groups=groups / folder.name if groups else None):
         try:
             folder.mkdir(mode=0o700)
             with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.amplification import TOLERANCE, time_allowance
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import INPUT, branching_blocks, decompose
 
 WORK_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of GPU-seconds / N."""
@@ -70,10 +70,8 @@ class LowerBound:
         self._allowed: Floats = np.array([time_allowance(limit, self.counts, one) for one in costs.compute[:, 0]])
         tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self._on_every_path = frozenset(tree.layers)
-        branches = (part for part in parts_of(tree) if isinstance(part, ParallelBlock))
         # Branches side by side are elsewhere, and where links between nodes are the faster ones moving may be cheaper.
-        apart = any(len(block.branches) > 1 for block in branches)
-        self._places = (SAME_START, SAME_NODE, CROSS_NODE) if apart else (SAME_START,)
+        self._places = (SAME_START, SAME_NODE, CROSS_NODE) if any(branching_blocks(tree)) else (SAME_START,)
         self._single_start = tree.blocks[0] is None
         self._edges = [self._transfer(source, layer) for source, layer in pairwise(path)]
         """Per layer of the path but the first (from, to) seconds of the transfer into it, inf over the limit."""

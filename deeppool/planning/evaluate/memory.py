@@ -114,6 +114,10 @@ class MemoryModel:
         contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
         return int(contents.total.max())
 
+    def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
+        """Whether no GPU holds more bytes than its capacity; true where either is unknown."""
+        return capacity is None or not self.known or self.peak(gpu_sets) <= capacity
+
     def peaks_in_sequence(self, gpu_counts: Integers) -> Integers:
         """Returns the bytes on GPU 0, which holds most, of plans whose every layer starts on it.
 

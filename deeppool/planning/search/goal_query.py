@@ -35,7 +35,8 @@ def search_for_goal(
     slowest = max(data_parallel_time(costs), float(found.time[0])) * (1 + TOLERANCE)
     values = _values(goal, background, costs, found.time, found.work)
     fast = np.nonzero(found.time <= slowest)[0]
-    fitting = [index for index in fast.tolist() if _fits(costs, memory, found, index)]
+    capacity = costs.network.cluster.memory
+    fitting = [index for index in fast.tolist() if memory.fits(Placement(costs, *found.trace(index)).gpus, capacity)]
     if not fitting:
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
@@ -73,10 +74,3 @@ def _most_throughput(background: GoalBackground, costs: CostTable, found: Effici
     gained = costs.global_batch - work / background.sample_time
     throughput = np.where(gained > 0, gained / time, gained / slowest)
     return float(throughput.max()) + costs.network.cluster.gpus / background.sample_time
-
-
-def _fits(costs: CostTable, memory: MemoryModel, found: EfficientPlans, index: int) -> bool:
-    capacity = costs.network.cluster.memory
-    if capacity is None or not memory.known:
-        return True
-    return memory.peak(Placement(costs, *found.trace(index)).gpus) <= capacity

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
-from deeppool.graph.series_parallel import ParallelBlock, Series, parts_of
+from deeppool.graph.series_parallel import ParallelBlock, branching_blocks
 
 MAX_BRANCHES = 5
 """Most branches of which every grouping is tried; five have 52."""
@@ -87,14 +87,10 @@ def partitions_of(
 ) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs among the branches of a block; see :func:`partition_set`."""
     branches = block.branches if len(block.branches) > 1 and gpu_counts else ()
-    forking = frozenset(number for number, branch in enumerate(branches) if _forks(branch))
+    forking = frozenset(number for number, branch in enumerate(branches) if any(branching_blocks(branch)))
     if forking and width <= MOST_WIDTHS:
         forking, gpu_counts = frozenset(), tuple(range(1, width))
     return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast, forking)
-
-
-def _forks(branch: Series) -> bool:
-    return any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts_of(branch))
 
 
 @lru_cache(maxsize=1024)

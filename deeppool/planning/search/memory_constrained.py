@@ -32,7 +32,7 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.graph.series_parallel import ParallelBlock, decompose, parts_of
+from deeppool.graph.series_parallel import branching_blocks, decompose
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
@@ -103,9 +103,8 @@ class _Problem:
         """(L, K) bytes on GPU 0."""
         self.room = self.capacity - memory.state(memory.graph.parameter_bytes)
         """Bytes for activations on a GPU that computes every layer."""
-        parts = parts_of(decompose([layer.predecessors for layer in costs.graph.layers]))
-        several = any(isinstance(part, ParallelBlock) and len(part.branches) > 1 for part in parts)
-        self.may_divide = several and len(costs.gpu_counts) > 1
+        tree = decompose([layer.predecessors for layer in costs.graph.layers])
+        self.may_divide = any(branching_blocks(tree)) and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
 
     def fits(self, plan: Placement) -> bool:

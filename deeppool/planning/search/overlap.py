@@ -44,7 +44,15 @@ import numpy as np
 from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, ParallelBlock, Series, decompose, layers_of, parts_of
+from deeppool.graph.series_parallel import (
+    INPUT,
+    ParallelBlock,
+    Series,
+    branching_blocks,
+    decompose,
+    layers_of,
+    parts_of,
+)
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.flow_shop import (
@@ -88,7 +96,7 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
         return _result(min(plans, key=_time), bound)
     if _time(min(plans, key=_time)) > bound * NEAR:
         plans += uniform[1:-1]
-        plans += _candidates(costs, tree, limit) if any(_side_by_side(tree)) else []
+        plans += _candidates(costs, tree, limit) if any(branching_blocks(tree)) else []
         in_sequence, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
         plans.append(in_sequence)
         bound = max(bound, least)
@@ -124,7 +132,7 @@ def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Plac
         options, least = fastest_in_sequence(*asked, _time(best))
         if options is not None:
             best = min(best, Placement(costs, options, (0,) * len(options)), key=_time)
-        if not any(_side_by_side(tree)):
+        if not any(branching_blocks(tree)):
             return best, least
         if any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree)):
             return best, 0.0
@@ -226,13 +234,6 @@ def uniform_plans(costs: CostTable, limit: float | None) -> Iterator[Placement]:
         yield Placement(costs, (option,) * layers, (0,) * layers)
 
 
-def _side_by_side(tree: Series) -> Iterator[ParallelBlock]:
-    """Yields the blocks of several branches."""
-    for part in parts_of(tree):
-        if isinstance(part, ParallelBlock) and len(part.branches) > 1:
-            yield part
-
-
 def _layers_side_by_side(tree: Series) -> list[int]:
     """Returns the layers of blocks of several branches."""
-    return sorted({layer for block in _side_by_side(tree) for layer in layers_of(block)})
+    return sorted({layer for block in branching_blocks(tree) for layer in layers_of(block)})
