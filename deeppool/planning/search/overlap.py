@@ -70,6 +70,8 @@ from deeppool.planning.search.search import SearchResult, search
 
 NEAR = 1.005
 """A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
+PROVED = 1.01
+"""A bound within this factor of the plan's time is not improved, which would take longer than finding the plan."""
 SHARE = 0.25
 """Share of the seconds of all-reduces that candidates count."""
 BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
@@ -97,12 +99,11 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
     if _time(min(plans, key=_time)) > bound * NEAR:
         plans += uniform[1:-1]
         plans += _candidates(costs, tree, limit) if any(branching_blocks(tree)) else []
-        in_sequence, least = _in_sequence(costs, tree, limit, min(plans, key=_time))
+        in_sequence, bound = _by_flow_shop(costs, tree, limit, min(plans, key=_time), bound)
         plans.append(in_sequence)
-        bound = max(bound, least)
     best = min(plans, key=_time)
     for share in BOUND_SHARES:
-        if _time(best) <= bound * NEAR:
+        if _time(best) <= bound * PROVED:
             break
         prices = relaxed_costs(costs, tree, limit, share)
         if min(price_of(plan, prices) for plan in (first, best)) <= bound:
@@ -125,21 +126,25 @@ def _candidates(costs: CostTable, tree: Series, limit: float | None) -> list[Pla
     return [_cheapest(tree, prices, proving=False)[0] for prices in tried]
 
 
-def _in_sequence(costs: CostTable, tree: Series, limit: float | None, best: Placement) -> tuple[Placement, float]:
-    """Returns the better of a plan and the fastest one in sequence, and seconds that no plan can beat; 0 if unknown."""
+def _by_flow_shop(
+    costs: CostTable, tree: Series, limit: float | None, best: Placement, bound: float
+) -> tuple[Placement, float]:
+    """Returns the better of a plan and the fastest one in sequence, and of a bound and one that counts all-reduces."""
     asked = costs, least_sync(costs), list(layers_of(tree)), limit
     try:
         options, least = fastest_in_sequence(*asked, _time(best))
         if options is not None:
             best = min(best, Placement(costs, options, (0,) * len(options)), key=_time)
         if not any(branching_blocks(tree)):
-            return best, least
-        if any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree)):
-            return best, 0.0
-        solver = BlockSolver(relaxed_costs(costs, tree, limit, 0.0, updates=False), proving=False)
-        return best, least_with_blocks(*asked, _time(best), dict(_bounded_blocks(solver, tree, INPUT)))
+            return best, max(bound, least)
+        tails = any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree))
+        if _time(best) > bound * PROVED and not tails:
+            solver = BlockSolver(relaxed_costs(costs, tree, limit, 0.0, updates=False), proving=False)
+            blocks = dict(_bounded_blocks(solver, tree, INPUT))
+            bound = max(bound, least_with_blocks(*asked, _time(best), blocks))
     except TooManyOptionsError:
-        return best, 0.0
+        pass
+    return best, bound
 
 
 def _bounded_blocks(solver: BlockSolver, series: Series, fork: int) -> Iterator[tuple[int, BoundedBlock]]:
