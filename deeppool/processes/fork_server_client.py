@@ -36,6 +36,8 @@ TITLE_ROOM = 80
 """Characters by which a worker's title may be longer than the server's own command line."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
 """Prefixes of environment variables that libraries read when they are loaded: a server with other values is no use."""
+READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)
+"""Variables with such a prefix that are read when they are needed; torch itself sets this one at the first export."""
 
 
 class ForkedProcess:
@@ -215,7 +217,7 @@ class ForkServerClient:
     @property
     def is_compatible(self) -> bool:
         """Whether the server runs and its libraries were loaded with the variables that a new process would have."""
-        changes = self._environment_changes(os.environ)
+        changes = self._environment_changes(os.environ).keys() - READ_LATER
         return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in changes)
 
     def _environment_changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:

@@ -195,6 +195,14 @@ def test_another_fork_server_starts_when_variables_that_libraries_read_when_load
     after.close()
 
 
+def test_the_variable_that_torch_sets_at_the_first_export_starts_no_other_fork_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = fork_server()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert fork_server() is before
+
+
 def test_a_module_that_cannot_be_imported_fails_as_in_a_new_process(own: ForkServerClient) -> None:
     child = ManagedProcess("tests.no_such_module", "it", fork_server=own)
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):
