@@ -2,6 +2,7 @@
 
 managed_process      a process that takes commands and answers, as JSON lines
 fork_server          the process that imports torch once and forks workers
+before_forks         what a fork server does once, before it forks
 fork_server_client   starts a fork server and requests processes from it
 launcher             where the ranks of a run start; LocalLauncher for this machine
 gpu_probe            the GPUs of this machine that compute

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from deeppool.processes import before_forks
+
 REPORT_BYTES = 2**10
 """Maximum size of the server's reports: two numbers."""
 STREAMS = 3
@@ -58,6 +60,7 @@ class ForkServer:
         # The worker raises the same error on its own standard error.
         with contextlib.suppress(Exception):
             importlib.import_module(request["module"])
+            before_forks.run()
         if "number" not in request:
             return None
         number = request.pop("number")

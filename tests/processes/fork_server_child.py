@@ -7,14 +7,20 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import torch  # noqa: F401  as every real child does
 
+from deeppool.processes import before_forks
 from deeppool.processes.managed_process import CommandChannel
 
 SECONDS = 60.0
+PREPARED: list[tuple[int, int]] = []
+"""Process in which what this module registers was called, and how many threads it had."""
+
+before_forks.register(lambda: PREPARED.append((os.getpid(), threading.active_count())))
 
 
 def main() -> None:
@@ -56,6 +62,7 @@ def describe() -> dict[str, object]:
         "cpu": sum(os.times()[:2]),
         "open": len(list(Path("/proc/self/fd").iterdir())),
         "collects": gc.isenabled(),
+        "prepared": PREPARED,
     }
 
 

@@ -203,6 +203,18 @@ def test_the_variable_that_torch_sets_at_the_first_export_starts_no_other_fork_s
     assert fork_server() is before
 
 
+def test_what_modules_register_is_called_once_before_forks_and_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
+    # A capture was rehearsed in it, too: see tests.loaded_before_forks.
+    shared = fork_server()
+    assert shared is not None
+    with ManagedProcess(MODULE, "1", fork_server=shared) as one, ManagedProcess(MODULE, "2", fork_server=shared) as two:
+        first, second = (describe(child) for child in (one, two))
+    assert first["prepared"] == second["prepared"] == [[shared._process.pid, 1]]
+
+
 def test_a_module_that_cannot_be_imported_fails_as_in_a_new_process(own: ForkServerClient) -> None:
     child = ManagedProcess("tests.no_such_module", "it", fork_server=own)
     with pytest.raises(RunError, match="it ended with exit code 1: ModuleNotFoundError"):

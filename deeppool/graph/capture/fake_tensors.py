@@ -147,6 +147,16 @@ class FakeTensorRun(fx.Interpreter):
         """Their storages."""
         self._mode = mode
 
+    def run(self, *data: Any, **_: Any) -> Any:
+        """Runs the program without torch's progress bar, which starts a thread and has a lock that forks share."""
+        self.env, self.args_iter = {}, iter(self.graph.process_inputs(*data))
+        result: Any = None
+        for node in self.graph.nodes:
+            result = self.env[node] = self.run_node(node)
+            for done in self.user_to_last_uses.get(node, []) if self.garbage_collect_values else []:
+                del self.env[done]
+        return self.graph.process_outputs(result)
+
     def fetch_attr(self, target: str) -> Any:
         """Returns a parameter or buffer as a fake CPU tensor, the same one for tied parameters."""
         value = super().fetch_attr(target)
