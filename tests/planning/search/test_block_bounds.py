@@ -51,10 +51,10 @@ def least_seconds(definition, position, limits):
     least = defaultdict(lambda: np.full(4, math.inf))
     for assignment in definition.assignments(tree, 0, definition.cluster.gpus):
         places = [place for _, place in sorted(assignment)]
-        seconds = [definition._time(layer, places) for layer in range(len(places))]
-        forward, total = [list(each) for each in zip(*((once, both) for both, once in seconds), strict=True)]
-        backward = [both - once for both, once in zip(total, forward, strict=True)]
-        passes = [definition._walk(block, places, once.__getitem__) + once[join] for once in (forward, backward)]
+        total = definition.times(places)
+        both, once = definition._time(join, places)
+        forward, backward = definition.passes(block, places)
+        passes = forward + once, backward + both - once
         before = counts.index(places[tree.layers[position - 1]][0]) if position else 0
         amplified = definition.amplifications(places)
         inside = (*layers_of(block), join)

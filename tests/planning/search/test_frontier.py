@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -93,9 +94,17 @@ def test_the_fastest_point_is_the_best_plan_of_all(problem):
     assert frontier(*problem).points[0].iteration_time == pytest.approx(plan(*problem).iteration_time, rel=1e-9)
 
 
-def points_and_assignments(problem):
-    """(seconds, GPU-seconds) of a frontier and of every assignment."""
+@cache
+def assignments_of(shape, number):
+    """A small problem, and (seconds, GPU-seconds) of every assignment."""
+    problem = small_problem(shape, number)
     definition = Definition(problem.profile, problem.cluster, problem.global_batch)
+    return problem, definition, np.array(all_assignments(definition))
+
+
+def points_and_assignments(shape, number):
+    """(seconds, GPU-seconds) of a frontier and of every assignment."""
+    problem, definition, assignments = assignments_of(shape, number)
     found = frontier(problem.profile, problem.cluster, problem.global_batch)
     points = [(point.iteration_time, point.gpu_seconds) for point in found.points]
     for point, (time, work) in zip(found.points, points, strict=True):
@@ -104,7 +113,7 @@ def points_and_assignments(problem):
         assert work == pytest.approx(work_of(definition, places), rel=1e-9)
     assert points == sorted(points)
     assert [work for _, work in points] == sorted((work for _, work in points), reverse=True)
-    return found, np.array(points), np.array(all_assignments(definition))
+    return found, np.array(points), assignments
 
 
 def small_problem(shape, number):
@@ -141,7 +150,7 @@ def shortfall_in_both(points, assignments):
 def test_frontier_with_branches_is_every_efficient_assignment(shape):
     beside = 0
     for number in range(30):
-        found, points, assignments = points_and_assignments(small_problem(shape, number))
+        found, points, assignments = points_and_assignments(shape, number)
         assert found.optimality == "exact"
         assert shortfall(points, assignments) <= 1 + ROUNDING
         # Nor is there a point that an assignment beats in both.
@@ -161,7 +170,7 @@ def test_a_frontier_of_bounds_states_its_factor(most, ratio, monkeypatch):
     falls_short = 0
     for number in range(15):
         for shape in ("branches", "nested", "tails"):
-            found, points, assignments = points_and_assignments(small_problem(shape, number))
+            found, points, assignments = points_and_assignments(shape, number)
             worst = shortfall(points, assignments)
             assert worst <= factor(found.optimality) * (1 + ROUNDING)
             assert shortfall_in_both(points, assignments) <= found.pareto_factor * (1 + ROUNDING)

@@ -29,9 +29,9 @@ def test_rows_kept_are_those_that_none_beats(count, columns, keys):
     key, values = draw.integers(0, keys, count), draw.integers(1, 30 if columns > 2 else 300, (columns, count)) / 7
     kept = efficient_rows(key if keys > 1 else None, *values)
     assert len({(key[row], *values[:, row]) for row in kept}) == len(kept), "of equal ones one"
+    is_kept = np.isin(np.arange(count), kept)
     for row in range(count):
-        same = np.nonzero(key == key[row])[0]
-        beaten_by = same[(values[:, same] <= values[:, [row]]).all(axis=0)]
-        assert set(beaten_by) & set(kept), (row, "neither kept nor beaten by one that is")
-        if row in kept:
-            assert not any((values[:, other] < values[:, row]).any() for other in beaten_by), (row, "kept and beaten")
+        beat_it = (key == key[row]) & (values <= values[:, [row]]).all(axis=0)
+        assert (beat_it & is_kept).any(), (row, "neither kept nor beaten by one that is")
+        if is_kept[row]:
+            assert not (values[:, beat_it] < values[:, [row]]).any(), (row, "kept and beaten")

@@ -8,6 +8,7 @@ plans. A failure names its problem's number, and ``check(number)`` or ``check_as
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -280,7 +281,7 @@ def test_no_assignment_of_gpus_beats_a_small_plan_by_more_than_its_bound(which):
     seen = Counter()
     for number in range(SMALL_GRAPHS):
         problem = small_problem(random.Random(f"{which} {number}"))
-        seen.update(compare(problem, which, is_exact))
+        seen.update(compare(*optima_of(problem, which), which, is_exact))
     assert SMALL_GRAPHS < 1000 or (seen["exact"] > 10_000 and seen["bound"] > 100), seen
 
 
@@ -288,11 +289,15 @@ def small_problem(rng, shape=None):
     return random_problem(rng, *rng.choice(SMALL_SIZES), most_per_node=4, shape=shape)
 
 
-def compare(problem, which="powers", claims=lambda made: True):
-    """Compares plans under each limit with the best of all assignments; returns their optimality."""
+def optima_of(problem, which="powers"):
+    """What a plan is asked for, what assignments cost, and per limit the least time of all."""
     request = problem.profile, problem.cluster, problem.global_batch
     definition = Definition(*request, which)
-    optima = definition.optima(LIMITS)
+    return request, definition, definition.optima(LIMITS)
+
+
+def compare(request, definition, optima, which="powers", claims=lambda made: True):
+    """Compares plans under each limit with the best of all assignments; returns their optimality."""
     seen = Counter()
     for limit in LIMITS:
         made = plan(*request, limit, gpu_counts=which)
@@ -319,6 +324,11 @@ def one_pass_problem(number):
         for one in problem.profile.measurements
     )  # fmt: skip
     return replace(problem, profile=replace(problem.profile, measurements=measurements))
+
+
+@cache
+def one_pass_optima(number):
+    return optima_of(one_pass_problem(number))
 
 
 @pytest.fixture
@@ -348,7 +358,7 @@ def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs)
     graphs = 0
     for number in range(ONE_PASS_GRAPHS):
         before = proofs["begun"]
-        compare(one_pass_problem(number), claims=is_exact)
+        compare(*one_pass_optima(number), claims=is_exact)
         graphs += proofs["begun"] > before
     assert sharp or graphs > ONE_PASS_GRAPHS / 20
 
@@ -359,5 +369,5 @@ def test_a_search_that_stops_its_proof_early_states_its_bound(pairs, sharp, monk
     monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)
     seen = Counter()
     for number in range(ONE_PASS_GRAPHS):
-        seen.update(compare(one_pass_problem(number)))
+        seen.update(compare(*one_pass_optima(number)))
     assert sharp or seen["bound"] > ONE_PASS_GRAPHS / 40

@@ -98,10 +98,7 @@ class Definition:
 
     def iteration_time(self, places):
         """Forward through the tree, then backward."""
-        forward = self._walk(self.tree, places, lambda index: self._time(index, places)[1])
-        return forward + self._walk(
-            self.tree, places, lambda index: self._time(index, places)[0] - self._time(index, places)[1]
-        )
+        return sum(self.passes(self.tree, places))
 
     def optima(self, limits):
         """Per limit the least iteration time of all assignments that keep it in every layer."""
@@ -172,19 +169,26 @@ class Definition:
                     for others in self._laid_out(lanes - 1, first + width, room, widths):
                         yield ((first, width), *others)
 
-    def _walk(self, part, places, seconds):
-        if part is None:
-            return 0.0
-        if isinstance(part, NonSeriesParallel):
-            return sum(map(seconds, part.layers))
+    def passes(self, part, places):
+        """Seconds of a part's forward and backward pass."""
+        forward = backward = 0.0
         if isinstance(part, ParallelBlock):
-            lanes = Counter()
+            lanes = {}
             for branch in part.branches:
                 # Branches in one lane start on the same GPU, others do not.
-                lanes[places[branch.layers[0]][1]] += self._walk(branch, places, seconds)
-            return max(lanes.values())
-        between = sum(self._walk(block, places, seconds) for block in (*part.blocks, part.tail))
-        return between + sum(map(seconds, part.layers))
+                once, back = self.passes(branch, places)
+                before = lanes.get(places[branch.layers[0]][1], (0.0, 0.0))
+                lanes[places[branch.layers[0]][1]] = before[0] + once, before[1] + back
+            return max(once for once, _ in lanes.values()), max(back for _, back in lanes.values())
+        if part is not None:
+            for layer in part.layers:
+                total, once = self._time(layer, places)
+                forward, backward = forward + once, backward + total - once
+        for block in () if part is None or isinstance(part, NonSeriesParallel) else (*part.blocks, part.tail):
+            if block is not None:
+                once, back = self.passes(block, places)
+                forward, backward = forward + once, backward + back
+        return forward, backward
 
     def _time(self, index, places):
         """All seconds of a layer, and those of its forward pass."""
