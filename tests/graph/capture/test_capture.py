@@ -1,5 +1,6 @@
 """Models as layer graphs, and the captured program against the model it came from."""
 
+import copy
 import functools
 import inspect
 import re
@@ -432,14 +433,25 @@ def two_branch():
 
 
 @pytest.fixture(
+    scope="module",
     params=[Residual, WithClassToken, SequenceFirst, Auxiliary, OwnRecord, Tied, two_branch],
     ids=lambda build: build.__name__,
 )
-def example(request):
-    """(captured model, images, target); the weights are the same in every test."""
+def captured_example(request):
+    """(captured model, its weights and buffers, images, target)"""
     torch.manual_seed(0)
     module = request.param()
-    return capture(module, (3, 8, 8)), torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
+    model = capture(module, (3, 8, 8))
+    return model, copy.deepcopy(module.state_dict()), torch.randn(BATCH, 3, 8, 8), torch.randint(4, (BATCH,))
+
+
+@pytest.fixture
+def example(captured_example):
+    """(captured model, images, target); the weights are the same in every test."""
+    model, state, x, target = captured_example
+    model.source.load_state_dict(state)
+    model.source.zero_grad()
+    return model, x, target
 
 
 def gradients(loss, module):
