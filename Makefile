@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo docs results lab check test soak stress shipped pictures clean
+.PHONY: help demo docs results lab check test suite soak stress shipped pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -34,7 +34,10 @@ check: $(BIN)/pytest  ## lint and check types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check  ## check, then run every test
+test:  ## check, and run every test; side by side, as mypy takes one core
+	@$(MAKE) --no-print-directory -j 2 check suite
+
+suite: $(BIN)/pytest
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
 	$(BIN)/pytest $(WORKERS) -m "not stress"
 
