@@ -7,6 +7,11 @@ from deeppool.graph.capture.capture import capture
 
 
 def rehearse() -> None:
-    """Captures a small model, for processes that are forked from this one; leaves no thread and draws no number."""
+    """Captures a small model, for processes that are forked from this one; leaves no thread and draws no number.
+
+    Not where torch can use a GPU: an export asks the driver for devices, and no process that is forked after that could.
+    """
+    if torch.backends.cuda.is_built():
+        return
     with torch.random.fork_rng(devices=()):
         capture(nn.Linear(2, 2), (2,))

@@ -1,5 +1,6 @@
-"""A capture in advance changes no random number of what follows."""
+"""A capture in advance changes nothing of what follows: no random number, and no use of a GPU."""
 
+import pytest
 import torch
 
 from deeppool.graph.capture.rehearsal import rehearse
@@ -9,3 +10,10 @@ def test_a_rehearsal_draws_no_number() -> None:
     before = torch.get_rng_state()
     rehearse()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_no_driver_is_asked_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA refuses every process that is forked after that."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", pytest.fail)
+    rehearse()
