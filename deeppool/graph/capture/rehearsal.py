@@ -9,7 +9,7 @@ from deeppool.graph.capture.capture import capture
 def rehearse() -> None:
     """Captures a small model, for processes that are forked from this one; leaves no thread and draws no number.
 
-    Not where torch can use a GPU: an export asks the driver for devices, and no process that is forked after that could.
+    Not where torch can use GPUs: an export asks the driver for devices, and no process that is forked later could.
     """
     if torch.backends.cuda.is_built():
         return
