@@ -1,30 +1,52 @@
-"""Ranks of a test's own: processes that run a function, forked from one that has loaded what they need.
+"""Ranks of a test's own: processes that run a function, forked from one that has made what all of them need.
 
-Each would spend seconds on importing torch otherwise. What they are forked from stays until the tests end.
+That one is forked from deeppool's fork server: it imports nothing that another test has imported before.
 """
 
-import multiprocessing
+import pickle
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
-import torch.multiprocessing
-
-LOADED = [
-    "torch._dynamo",
-    "torch._functorch.aot_autograd",
-    "torch.distributed",
-    "deeppool.execution.trainer",
-    "deeppool.graph.capture.capture",
-    "deeppool.planning.planner",
-    "tests.loaded_before_forks",
-]
+from deeppool.processes.fork_server_client import fork_server
 
 
-def run_ranks(run: Callable[..., None], arguments: tuple[object, ...], ranks: int) -> None:
+class FailedRankError(Exception):
+    """The traceback of a rank that failed."""
+
+
+def run_ranks(
+    run: Callable[..., None],
+    arguments: tuple[object, ...],
+    ranks: int,
+    prepare: Callable[..., object] | None = None,
+) -> None:
     """Calls ``run(rank, *arguments)`` in as many processes, and returns when all have ended.
 
+    Args:
+        run: a function of a module.
+        arguments: of the function after the rank.
+        ranks: number of processes.
+        prepare: called with the arguments before, in the process that is then forked.
+
     Raises:
-        torch.multiprocessing.ProcessRaisedException: one of them failed.
+        FailedRankError: one of them failed; the others were killed.
     """
-    # Heeded by the first call of this process, in which the server starts.
-    multiprocessing.set_forkserver_preload(LOADED)
-    torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method="forkserver")
+    server = fork_server()
+    if server is None:
+        import torch.multiprocessing as processes
+
+        try:
+            processes.start_processes(run, arguments, nprocs=ranks, start_method="spawn")
+        except processes.ProcessRaisedException as error:
+            raise FailedRankError(str(error)) from error
+        return
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        call = Path(folder, "call")
+        call.write_bytes(pickle.dumps((run, arguments, ranks, prepare)))
+        parent = server.fork("tests.forking_parent", run.__name__, errors.fileno(), arguments=[str(call)])
+        with parent.stdin, parent.stdout:
+            code = parent.wait()
+        if code != 0:
+            errors.seek(0)
+            raise FailedRankError(f"ended with exit code {code}: {errors.read()}")

@@ -1,5 +1,6 @@
-"""One rank of a gradient test, started by the launcher of torch.multiprocessing: see test_gradients.py."""
+"""One rank of a gradient test: see test_gradients.py."""
 
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.placement import place_model
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.training.training_job import Training
@@ -62,6 +63,18 @@ def make_batch(name: str, batch: int, dtype: torch.dtype) -> tuple[torch.Tensor,
     return inputs, torch.randint(4, (batch,), generator=generator)
 
 
+@cache
+def captured_model(name: str, dtype: torch.dtype, granularity: str = "module") -> CapturedModel:
+    """Captures a model; a rank trains with weights of its own, because it is a process of its own."""
+    size = MODELS[name][1]
+    return capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
+
+
+def prepare(name: str, _: object, batch: int, dtype: torch.dtype, folder: str, granularity: str, kind: str) -> None:
+    """Captures the model for all ranks."""
+    captured_model(name, dtype, granularity)
+
+
 def run_rank(
     rank: int,
     name: str,
@@ -76,10 +89,9 @@ def run_rank(
     torch.set_num_threads(1)
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
-    size = MODELS[name][1]
     device = find_device(kind)
     place = device.torch_device()
-    captured = capture(make_model(name, dtype), (3, size, size), input_dtype=dtype, granularity=granularity)
+    captured = captured_model(name, dtype, granularity)
     place_model(captured, place)
     stages = [Stage(str(index), (index,), Layout(gpus, batch)) for index, gpus in enumerate(assignment)]
     rule = Training(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))

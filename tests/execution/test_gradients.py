@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from deeppool.cluster.cluster import Cluster
-from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.planning.planner import plan
-from tests.execution.gradient_rank import MODELS, make_batch, make_model, run_rank
+from tests.execution.gradient_rank import captured_model, make_batch, make_model, prepare, run_rank
 from tests.ranks import run_ranks
 from tests.strategies import profile_from_times
 
@@ -25,8 +24,7 @@ def reference(name: str, batch: int, dtype: torch.dtype) -> tuple[float, dict[st
 
 def assignments(ranks: int, name: str = "branches", granularity: str = "module") -> list[tuple[int, ...]]:
     """A GPU set for every layer, drawn at random: not only the first GPUs, branches on disjoint sets too."""
-    size = MODELS[name][1]
-    layers = len(capture(make_model(name, torch.float32), (3, size, size), granularity=granularity).graph.layers)
+    layers = len(captured_model(name, torch.float32, granularity).graph.layers)
     draw = random.Random(ranks)
     return [
         tuple(range(ranks)),
@@ -46,7 +44,7 @@ def check(
 ) -> None:
     """Runs one iteration on as many processes as the assignment has GPUs, and compares with one process."""
     ranks = 1 + max(gpu for gpus in assignment for gpu in gpus)
-    run_ranks(run_rank, (name, assignment, batch, dtype, str(folder), granularity, device), ranks)
+    run_ranks(run_rank, (name, assignment, batch, dtype, str(folder), granularity, device), ranks, prepare)
     answers = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)]
     loss, expected = reference(name, batch, dtype)
 
@@ -84,7 +82,7 @@ def test_gradients_equal_those_of_one_process_at_every_granularity(granularity: 
 
 @pytest.mark.processes
 def test_a_plan_with_branches_side_by_side_trains_as_one_process(tmp_path: Path) -> None:
-    graph = capture(make_model("branches", torch.float32), (3, 6, 6)).graph
+    graph = captured_model("branches", torch.float32).graph
     # No layer gains from a second GPU, so all that is to be gained is to run branches at once.
     profile = profile_from_times(graph, [lambda batch: 1e-3] * len(graph.layers))
     made = plan(profile, Cluster(2), 6)

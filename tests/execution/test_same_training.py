@@ -8,7 +8,15 @@ from torch import nn
 
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.training.update import LossScale
-from tests.execution.training_rank import Rule, make_batch, make_model, make_optimizer, make_schedule, run_rank
+from tests.execution.training_rank import (
+    Rule,
+    make_batch,
+    make_model,
+    make_optimizer,
+    make_schedule,
+    prepare,
+    run_rank,
+)
 from tests.ranks import run_ranks
 
 RULES = (
@@ -32,7 +40,7 @@ SCALED = Rule("scaled", dtype=torch.float32, precision="fp16", infinite_update=1
 
 def spawn(ranks: int, rules: tuple[Rule, ...], folder: Path, device: str = "cpu") -> None:
     folder.mkdir()
-    run_ranks(run_rank, (ranks, rules, str(folder), device), ranks)
+    run_ranks(run_rank, (ranks, rules, str(folder), device), ranks, prepare)
 
 
 def answers(folder: Path, rule: Rule, ranks: int) -> list[dict]:

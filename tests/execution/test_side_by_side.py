@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing
 
 from tests.execution import rendezvous_rank
-from tests.ranks import run_ranks
+from tests.ranks import FailedRankError, run_ranks
 
 
 @pytest.mark.processes
@@ -21,5 +20,5 @@ def test_branches_on_disjoint_ranks_run_at_the_same_time(tmp_path: Path) -> None
 @pytest.mark.processes
 def test_branches_on_the_same_rank_do_not_run_at_the_same_time(tmp_path: Path) -> None:
     sets = {"left": (0,), "right": (0,)}
-    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="was alone in its forward"):
+    with pytest.raises(FailedRankError, match="was alone in its forward"):
         run_ranks(rendezvous_rank.run_rank, (str(tmp_path), sets, 0.0), 2)

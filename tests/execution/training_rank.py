@@ -1,9 +1,10 @@
-"""One rank that trains under several rules, started by torch.multiprocessing: see test_same_training.py."""
+"""One rank that trains under several rules: see test_same_training.py."""
 
 import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from deeppool.execution.stages import Division, Stage
 from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.transfer_scheduler import TransferDriver, TransferScheduler
-from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.placement import place_model
 from deeppool.training.training_job import Training
 from tests.strategies import measured_network
@@ -99,6 +100,23 @@ def make_model(rule: Rule) -> nn.Module:
     return Model(rule).to(rule.dtype)
 
 
+@cache
+def _captured(batch_norm: bool, dropout: float, frozen: bool, dtype: torch.dtype) -> CapturedModel:
+    rule = Rule("captured", batch_norm=batch_norm, dropout=dropout, frozen=frozen, dtype=dtype)
+    return capture(make_model(rule), SHAPE, input_dtype=dtype)
+
+
+def captured_model(rule: Rule) -> CapturedModel:
+    """Returns the captured model of a rule, with weights of its own: each model is captured once."""
+    return _captured(rule.batch_norm, rule.dropout, rule.frozen, rule.dtype).copy()
+
+
+def prepare(ranks: int, rules: tuple[Rule, ...], *_: object) -> None:
+    """Captures the models of all rules, for all ranks."""
+    for rule in rules:
+        captured_model(rule)
+
+
 def make_optimizer(rule: Rule, parameters: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     options = {"SGD": {"lr": 0.1, "momentum": 0.9}, "AdamW": {"lr": 0.01, "weight_decay": 0.1}}[rule.optimizer]
     return getattr(torch.optim, rule.optimizer)(parameters, **options)
@@ -153,7 +171,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
     buckets.ALONE_BYTES, buckets.BUCKET_BYTES = 1000, 1500
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for rule in rules:
-        captured = place_model(capture(make_model(rule), SHAPE, input_dtype=rule.dtype), place)
+        captured = place_model(captured_model(rule), place)
         parts = stages(rule, len(captured.graph.layers), ranks)
         trainer = Trainer(
             captured,

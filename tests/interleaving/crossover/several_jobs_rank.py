@@ -17,7 +17,9 @@ from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
+from deeppool.execution import training_task
 from deeppool.execution.training_task import user_task
+from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
 from deeppool.interleaving.crossover.order import turns
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
@@ -123,6 +125,24 @@ def join(rank: int, ranks: int, folder: str, device: Device = CPU) -> TransferQu
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     return TransferQueue(device)
+
+
+def capture_once(model: nn.Module, shapes: dict[str, tuple[int, ...]], **options) -> CapturedModel:
+    """Captures each job's model once, for all ranks and scenarios; each has weights of its own."""
+    key = tuple(shapes.values())
+    if key not in CAPTURED:
+        CAPTURED[key] = capture(model, shapes, **options)
+    return CAPTURED[key].copy()
+
+
+CAPTURED: dict[tuple[tuple[int, ...], ...], CapturedModel] = {}
+training_task.capture = capture_once  # type: ignore[assignment]
+
+
+def prepare(ranks: int, scenarios: list[Scenario], *_: object) -> None:
+    """Captures the models of all jobs."""
+    for name in {name for _, steps, _ in scenarios for name in steps}:
+        user_task(make_jobs()[name], BATCH, CPU.torch_device())
 
 
 def on_rank(name: str, queue: TransferQueue, pattern: str | None = None, device: Device = CPU) -> JobOnRank:

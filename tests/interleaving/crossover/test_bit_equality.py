@@ -14,6 +14,7 @@ from tests.interleaving.crossover.several_jobs_rank import (
     hold_transfers,
     momentum,
     plain,
+    prepare,
     seeded,
     train_scenarios,
 )
@@ -38,14 +39,14 @@ TOGETHER = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("jobs")
-    run_ranks(train_scenarios, (RANKS, [*ALONE, *TOGETHER], str(found)), RANKS)
+    run_ranks(train_scenarios, (RANKS, [*ALONE, *TOGETHER], str(found)), RANKS, prepare)
     return found
 
 
 @pytest.mark.processes
 def test_on_an_emulated_accelerator_every_bit_is_that_of_the_job_alone(tmp_path: Path) -> None:
     """Where the updates of one job and the transfers of another are in flight at the same time."""
-    run_ranks(train_scenarios, (RANKS, [*ALONE, *TOGETHER], str(tmp_path), "emulated"), RANKS)
+    run_ranks(train_scenarios, (RANKS, [*ALONE, *TOGETHER], str(tmp_path), "emulated"), RANKS, prepare)
     for label, steps, pattern in TOGETHER:
         for job in steps:
             test_every_bit_of_a_job_is_that_of_the_job_alone(

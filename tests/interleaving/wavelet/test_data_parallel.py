@@ -25,7 +25,7 @@ from deeppool.graph.capture.losses import classification_loss
 from deeppool.interleaving.wavelet.driver import WaveDriver
 from deeppool.training.data import SampleOrder
 from deeppool.training.training_job import Training
-from tests.execution.training_rank import Rule, make_batch, make_model, make_optimizer, make_schedule
+from tests.execution.training_rank import Rule, make_batch, make_model, make_optimizer, make_schedule, prepare
 from tests.interleaving.wavelet.waves_rank import train
 from tests.ranks import run_ranks
 from tests.strategies import profile_from_times
@@ -68,7 +68,7 @@ def two_replicas(rule: Rule) -> tuple[list[nn.Module], list[float], list[list[to
 
 def run(ranks: int, rules: tuple[Rule, ...], folder: Path, kind: str = "cpu", late: float = 0.0, split: int = 0):
     folder.mkdir()
-    run_ranks(train, (ranks, rules, str(folder), kind, late, split), ranks)
+    run_ranks(train, (ranks, rules, str(folder), kind, late, split), ranks, prepare)
     return {
         rule.name: [torch.load(folder / f"{rule.name}-{rank}.pt", weights_only=True) for rank in range(ranks)]
         for rule in rules

@@ -11,11 +11,10 @@ from deeppool.costs.communication import Network
 from deeppool.device.find import find_device
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.trainer import Trainer
-from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.placement import place_model
 from deeppool.interleaving.wavelet.data_parallel import WaveletDataParallel
 from deeppool.interleaving.wavelet.driver import WaveDriver
-from tests.execution.training_rank import SHAPE, Rule, make_batch, make_model, stages, training
+from tests.execution.training_rank import Rule, captured_model, make_batch, stages, training
 
 
 def train(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: str, late: float, split: int) -> None:
@@ -56,7 +55,7 @@ def train(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: str
 
 def make(rule: Rule, ranks: int, kind: str) -> tuple[Trainer, WaveDriver]:
     device = find_device(kind)
-    captured = place_model(capture(make_model(rule), SHAPE, input_dtype=rule.dtype), device.torch_device())
+    captured = place_model(captured_model(rule), device.torch_device())
     made: list[WaveDriver] = []
 
     def driver(trainer: Trainer) -> WaveDriver:
