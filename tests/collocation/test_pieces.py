@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -65,13 +66,18 @@ def test_pieces_are_longer_where_the_foreground_does_not_wait_for_them(sharing: 
     assert longest_piece(sharing, CpuDevice()) == limit
 
 
+@cache
+def captured_once(model: type[nn.Module]) -> CapturedModel:
+    torch.manual_seed(0)
+    return capture(model(), (3, 8, 8))
+
+
 class Job:
     """A training on random samples; SGD with momentum, so that a wrong step shows in all that follow."""
 
     def __init__(self, model: type[nn.Module], device: Device) -> None:
-        torch.manual_seed(0)
-        self.model = model()
-        self.captured: CapturedModel = place_model(capture(self.model, (3, 8, 8)), device.torch_device())
+        self.captured = place_model(captured_once(model).copy(), device.torch_device())
+        self.model = self.captured.source
         generator = torch.Generator().manual_seed(1)
         self.images = torch.randn(BATCH, 3, 8, 8, generator=generator).to(device.torch_device())
         self.targets = torch.randint(10, (BATCH,), generator=generator).to(device.torch_device())

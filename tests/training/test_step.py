@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -44,15 +45,22 @@ class Replaying(CpuDevice):
         return works
 
 
+@cache
+def captured_once() -> CapturedModel:
+    return capture(Model(RULE).double(), (3, 6, 6), input_dtype=torch.float64)
+
+
 class Job:
     """A model with two branches, a tied parameter and BatchNorm, and its batches."""
 
     def __init__(self, device: Device, seed: int = 0, batch: int = BATCH) -> None:
-        torch.manual_seed(seed)
         self.device, self.batch, place = device, batch, device.torch_device()
-        self.model = Model(RULE).double()
-        captured = capture(self.model, (3, 6, 6), input_dtype=torch.float64)
-        self.captured: CapturedModel = place_model(captured, place)
+        self.captured = captured_once().copy()
+        self.model = self.captured.source
+        torch.manual_seed(seed)
+        weights = Model(RULE).double().state_dict()
+        self.model.load_state_dict(weights)
+        place_model(self.captured, place)
         self.batches: list[Data] = [
             (torch.randn(batch, 3, 6, 6, dtype=torch.float64).to(place), torch.randint(10, (batch,)).to(place))
             for _ in range(2 * UPDATES)
@@ -73,8 +81,10 @@ def rule(**choices: object) -> Training:
     return Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.01), **choices)
 
 
-def by_torch(job: Job, accumulation: int, clip_norm: float | None) -> tuple[list[float], dict[str, torch.Tensor]]:
+@cache
+def by_torch(device: str, accumulation: int, clip_norm: float | None) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and final state of PyTorch's own loop: one program, one autograd graph."""
+    job = Job(find_device(device))
     parameters = list(job.captured.program.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
     losses = []
@@ -144,7 +154,7 @@ def test_a_step_in_parts_trains_as_pytorchs_own_loop(
     drive: Drive, parts: int, accumulation: int, clip_norm: float | None, device: str
 ) -> None:
     found = Replaying() if device == "replaying cpu" else find_device(device)
-    losses, state = by_torch(Job(found), accumulation, clip_norm)
+    losses, state = by_torch("cpu" if device == "replaying cpu" else device, accumulation, clip_norm)
     job = Job(found)
     step = job.step(parts, rule(accumulation=accumulation, clip_norm=clip_norm), announces_early=drive is overlapping)
     assert all(isinstance(run, GraphReplay) for run in step.passes) == found.asynchronous
