@@ -69,7 +69,8 @@ def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
 def test_only_in_virtual_time_a_kernel_is_measured_alone_once(name, rates, monkeypatch) -> None:
     numbers = iter([1.0, 2.0])
     monkeypatch.setattr(StreamBench, "_measure", lambda *_: [next(numbers)])
-    with StreamBench(find_device(name), [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
+    device = find_device(name)
+    with device.times_only(), StreamBench(device, [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
         assert [bench.alone(0, 0.2), bench.alone(0, 0.2)] == rates
 
 

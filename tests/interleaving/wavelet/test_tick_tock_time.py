@@ -33,7 +33,9 @@ def ticked(costs: TickTockCosts, step: float = 0.005, iterations: int = 40) -> f
     }
     now = 0.0
     while left:
-        ready = [task for task in left if all(need[1] < 0 or need in ends for need in needs[task])]
+        # Only the first that is left of a kind: the others need it.
+        first = {kind: (kind, number) for kind, number in reversed(left)}.values()
+        ready = [task for task in first if all(need[1] < 0 or need in ends for need in needs[task])]
         both = {"F", "B"} <= {kind for kind, _ in ready}
         for task in ready:
             left[task] -= step * (costs.beside if both and task[0] != "E" else 1.0)
