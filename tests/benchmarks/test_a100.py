@@ -10,6 +10,7 @@ from benchmarks.planner.a100 import CLUSTERS, FOLDER_VARIABLE, LIMITS, row
 from benchmarks.planner.a100_profiles import MODELS, read_profile
 from benchmarks.planner.published import compare
 from deeppool.errors import DocumentError
+from docs.results import readmes, results
 
 FOLDER = os.environ.get(FOLDER_VARIABLE)
 needs_files = pytest.mark.skipif(FOLDER is None, reason=f"no A100 layer times: {FOLDER_VARIABLE} names no folder")
@@ -21,8 +22,11 @@ needs_files = pytest.mark.skipif(FOLDER is None, reason=f"no A100 layer times: {
 @pytest.mark.parametrize("model", MODELS)
 def test_the_exact_search_keeps_every_limit_and_is_never_slower_where_the_published_one_keeps_it(model, cluster, gpus):
     profile = read_profile(Path(FOLDER), model)
+    tables = [x for x in results("planner", readmes()["planner"]) if "benchmarks.planner.a100" in x.command]
+    (told,) = (x.text.splitlines() for x in tables if (cluster == "dgx-a100") == ("dgx-a100" in x.command))
     for limit in LIMITS:
         found = compare(profile, replace(CLUSTERS[cluster], gpus=gpus), 1024, limit)
+        assert row(found) in told
         assert found.exact.over_limit == ()
         if limit is not None:
             assert max(layer.amplification for layer in found.exact.layers) <= limit * (1 + 1e-9)

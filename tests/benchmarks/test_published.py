@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.planner.published import Comparison, comparisons, median, row
+from benchmarks.planner.published import LIMITS, Comparison, comparisons, median, row
+from docs.results import readmes, results
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +43,12 @@ def test_a_row_counts_what_it_was_given(found):
 def test_the_median_of_nothing_is_a_dash():
     assert median([], "{:.0f}") == "–"
     assert median([1, 2, 6], "{:.0f}") == "2 (6)"
+
+
+@pytest.mark.stress
+def test_the_readme_has_what_the_command_prints():
+    (told,) = (
+        x for x in results("planner", readmes()["planner"]) if x.command == "python -m benchmarks.planner.published"
+    )
+    rows = [row(limit, list(comparisons(chains=300, layers=21, gpus=1024, limit=limit))) for limit in LIMITS]
+    assert told.text.splitlines()[-len(rows) :] == rows
