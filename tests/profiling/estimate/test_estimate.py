@@ -76,7 +76,7 @@ def test_sixteen_bits_are_faster_on_large_batches_and_the_method_states_its_know
 
 
 def test_thirty_two_bits_without_tf32_are_slower():
-    model = captured("vit_b_16")
+    model = captured("vgg16")
     plain, fast = (estimate(model, gpu="a100-40", batch_sizes=[64], precision=p) for p in ("fp32", "tf32"))
     assert fast.iteration_time(64) < plain.iteration_time(64) / 2
     assert "products in tf32" in fast.method
