@@ -13,9 +13,9 @@ from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.replay_schedule import replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.capture import CapturedModel
 from deeppool.planning.plan import Plan
-from tests.execution.gradient_rank import make_batch, make_model
+from tests.execution.gradient_rank import captured_model, make_batch
 from tests.execution.training_rank import Rule, training
 from tests.planning.searched import plan
 from tests.strategies import profile_from_times
@@ -24,8 +24,9 @@ BATCH = 6
 ON_ONE_GPU = {"left": (0,), "right": (1,), "tied": (0,)}
 
 
-def make_captured() -> CapturedModel:
-    return capture(make_model("branches", torch.float32), (3, 6, 6))
+def make_captured(*_: object) -> CapturedModel:
+    """Returns the model with weights of its own; called in advance, it is captured once for all ranks."""
+    return captured_model("branches", torch.float32).copy()
 
 
 def make_plan(captured: CapturedModel, *, overlap_sync: bool) -> Plan:

@@ -1,5 +1,7 @@
 """Training job of the soak test: minimal, but it reshards, writes checkpoints and loads data in a process."""
 
+from functools import cache
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -34,6 +36,7 @@ def job() -> dp.TrainingJob:
     )
 
 
+@cache
 def plan(gpus: int) -> Plan:
     """The convolution on all GPUs, the dense layer on one."""
     graph = job().capture().graph

@@ -278,11 +278,12 @@ def test_a_launch_is_cancelled_while_it_starts() -> None:
 
 
 SCRIPT = """
-import sys, threading
+import dataclasses, threading
 import deeppool as dp
-from tests.runs.test_train import make_job, make_plan
+from tests.execution import soak_job
 has_started = threading.Event()
-run = dp.start(dp.train, make_plan(2), make_job(), steps=100_000, on_metrics=lambda update: has_started.set())
+job = dataclasses.replace(soak_job.job(), loader_workers=0)
+run = dp.start(dp.train, soak_job.plan(2), job, steps=100_000, on_metrics=lambda update: has_started.set())
 assert has_started.wait(120), run
 """
 
