@@ -1,5 +1,6 @@
 """Makes what ranks of a test share, and forks them: see :mod:`tests.ranks`."""
 
+import atexit
 import gc
 import os
 import pickle
@@ -41,6 +42,7 @@ def _fork(run: Callable[..., None], rank: int, arguments: tuple[object, ...]) ->
     code = 1
     try:
         run(rank, *arguments)
+        atexit._run_exitfuncs()
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -1,6 +1,5 @@
 """Memory that is freed is kept: the operating system is asked for it once."""
 
-import resource
 import subprocess
 import sys
 import time
@@ -15,50 +14,17 @@ import deeppool as dp
 from deeppool.device.heap import keep_memory, memory_kept
 from tests.collocation import misbehaving
 from tests.collocation.misbehaving import BATCH, plain_training, training
+from tests.device.kept_memory import FEW, faults, keep, keep_for_a_block
 from tests.strategies import profile_from_times
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs glibc, of Linux")
-
-ROUNDS, FEW = 5, 100
-"""Of making and freeing a block; page faults in all of them: not even one for each huge page of 2 MiB."""
-MIB = 2**20
-SIZE = 64 * MIB
-"""Twice what glibc ever keeps by itself."""
-
-
-def faults() -> int:
-    """Pages that the operating system hands out while a block is made and freed several times."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(ROUNDS):
-        bytearray(b"1") * SIZE
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def keep() -> None:
-    assert faults() > FEW
-    assert keep_memory()
-    faults()
-    assert faults() < FEW
-
-
-def keep_for_a_block() -> None:
-    with memory_kept():
-        faults()
-        assert faults() < FEW
-        held = resident()
-    assert resident() < held - SIZE / 2
-    assert faults() > FEW
 
 
 @pytest.mark.parametrize("what", [keep, keep_for_a_block])
 def test_what_is_freed_is_kept(what: object) -> None:
     """In a process of its own: there is no way back to how a C library begins."""
     name = getattr(what, "__name__", "")
-    subprocess.run([sys.executable, "-c", f"from tests.device import test_heap; test_heap.{name}()"], check=True)
+    subprocess.run([sys.executable, "-c", f"from tests.device import kept_memory; kept_memory.{name}()"], check=True)
 
 
 def test_a_library_that_cannot_be_asked_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,6 @@ def describe() -> dict[str, object]:
         "cwd": str(Path.cwd()),
         "only_here": only_here,
         "environment": os.environ["DEEPPOOL_TEST_FOLDER"],
-        "environment_size": sum(map(len, os.environ.values())),
         "drawn": [random.random(), float(np.random.random())],
         "parent": os.getppid(),
         "cpu": sum(os.times()[:2]),

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from deeppool.errors import RunError
-from deeppool.processes import stop_detector
+from deeppool.processes import fork_server_client, stop_detector
 from deeppool.processes.fork_server_client import ForkServerClient, fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from tests.processes.children import gone
@@ -80,12 +80,12 @@ def describe(child: ManagedProcess) -> dict[str, object]:
 def test_a_request_may_be_larger_than_a_message(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     # A notebook's variables alone may be more than the 64 KiB that a message once had; 1 MiB is more than a socket's.
     monkeypatch.setenv("DEEPPOOL_TEST_LARGE", 2**20 * "x")
-    with ManagedProcess(MODULE, "large", fork_server=own) as child:
+    with ManagedProcess(HOLDING, "large", fork_server=own) as child:
         assert 2**20 < int(str(describe(child)["environment_size"])) < 2**20 + 2**17
 
 
 def test_processes_that_a_forked_process_started_end_with_it(own: ForkServerClient) -> None:
-    child = ManagedProcess(MODULE, "parent", fork_server=own)
+    child = ManagedProcess(HOLDING, "parent", fork_server=own)
     child.send("start")
     grandchild = psutil.Process(receive(child, SECONDS)["pid"])
     os.kill(child.process.pid, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_processes_that_a_forked_process_started_end_with_it(own: ForkServerClie
 
 
 def test_processes_do_not_outlive_a_fork_server_that_was_killed(own: ForkServerClient) -> None:
-    child = ManagedProcess(MODULE, "child", fork_server=own)
+    child = ManagedProcess(HOLDING, "child", fork_server=own)
     process = psutil.Process(int(str(describe(child)["pid"])))
     os.kill(own._process.pid, signal.SIGKILL)
     with pytest.raises(
@@ -176,22 +176,23 @@ def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_ser
 
 
 def test_another_fork_server_starts_when_variables_that_libraries_read_when_loaded_change(
-    monkeypatch: pytest.MonkeyPatch,
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = fork_server()
-    assert before is not None
-    with ManagedProcess(MODULE, "old", fork_server=before) as old:
+    # That of other tests stays.
+    monkeypatch.setattr(fork_server_client, "_client", own)
+    assert fork_server() is own
+    with ManagedProcess(HOLDING, "old", fork_server=own) as old:
         monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
-        assert fork_server() is before
-        with ManagedProcess(MODULE, "new", fork_server=before) as new:
+        assert fork_server() is own
+        with ManagedProcess(HOLDING, "new", fork_server=own) as new:
             assert describe(new)["environment"] == "elsewhere"
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         after = fork_server()
         assert after is not None
-        assert after is not before
+        assert after is not own
         old.send("start")
         receive(old, SECONDS)
-    before._process.wait(SECONDS)
+    own._process.wait(SECONDS)
     after.close()
 
 

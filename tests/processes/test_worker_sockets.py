@@ -1,32 +1,26 @@
-"""Loader workers under a long ``TMPDIR``, in a process of their own: the folder of sockets is that of a process."""
+"""Loader workers under a long ``TMPDIR``, in processes of their own: the folder of sockets is that of a process."""
 
 import os
-import subprocess
-import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from deeppool.processes import worker_sockets
-
-READ = """
 import torch
 from torch.utils.data import TensorDataset
+
+from deeppool.processes import worker_sockets
 from deeppool.training.data import ShardReader
-reader = ShardReader(TensorDataset(torch.arange(8.0), torch.arange(8)), global_batch=4, seed=0, workers=1)
-print(sorted(int(target) for iteration in range(2) for target in reader.shard(iteration, range(4))[1]))
-"""
+from tests.ranks import run_ranks
 
 
-def read_in(folder: Path, **options: float) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", READ],
-        env=os.environ | {"TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-        **options,
-    ).stdout
+def read_in(rank: int, folders: Sequence[Path], told: Path) -> None:
+    """Reads all samples by a loader worker, with a folder for temporary files of this process's own."""
+    os.environ["TMPDIR"], tempfile.tempdir = str(folders[rank]), None
+    data = TensorDataset(torch.arange(8.0), torch.arange(8))
+    reader = ShardReader(data, global_batch=4, seed=0, workers=1)
+    read = [int(target) for iteration in range(2) for target in reader.shard(iteration, range(4))[1]]
+    (told / str(rank)).write_text(str(sorted(read)))
 
 
 def folder_of(parent: Path, length: int) -> Path:
@@ -37,14 +31,15 @@ def folder_of(parent: Path, length: int) -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("beyond", [0, 5, 60])
 def test_workers_send_batches_whatever_the_length_of_the_folder_for_temporary_files(
-    tmp_path_factory: pytest.TempPathFactory, beyond: int
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """At the longest that fits, at the first that does not on Linux, and well beyond."""
     parent = tmp_path_factory.mktemp("s")
-    folder = folder_of(parent, max(worker_sockets.LONGEST_FOLDER, len(str(parent)) + 2) + beyond)
-    assert read_in(folder, timeout=60) == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
+    shortest = max(worker_sockets.LONGEST_FOLDER, len(str(parent)) + 2)
+    folders = [folder_of(parent, shortest + beyond) for beyond in (0, 5, 60)]
+    run_ranks(read_in, (folders, tmp_path), len(folders))
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["[0, 1, 2, 3, 4, 5, 6, 7]"] * 3
 
 
 def test_where_no_short_folder_can_be_written_the_error_says_what_to_set(
