@@ -1,16 +1,10 @@
-"""Ranks that train a small model by eager-SGD; each writes its results to a file of its own: folder, ranks, device.
-
-One process imports torch and then forks the ranks, which is what a machine with few cores can afford.
-"""
+"""Ranks that train a small model by eager-SGD; each writes its results to a file of its own."""
 
 import json
-import os
-import sys
 import time
 from pathlib import Path
 
 import torch
-import torch._dynamo  # an optimizer imports it
 import torch.distributed as dist
 
 import deeppool as dp
@@ -55,21 +49,10 @@ def restore(eager: EagerReplica) -> None:
     eager.step()
 
 
-def main(folder: Path, ranks: int, kind: str, rank: int) -> None:
+def run_rank(rank: int, folder: Path, ranks: int, kind: str) -> None:
     torch.set_num_threads(1)
     device = find_device(kind)
     init_process_group(device, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     found = {what: train(rank, ranks, what, device.torch_device()) for what in SETTINGS}
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    folder, ranks = Path(sys.argv[1]), int(sys.argv[2])
-    children = []
-    for rank in range(ranks):
-        if not (child := os.fork()):
-            main(folder, ranks, sys.argv[3], rank)
-            os._exit(0)
-        children.append(child)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))

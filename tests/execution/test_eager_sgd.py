@@ -1,14 +1,14 @@
 """Eager-SGD over processes: equal to synchronous SGD where rounds wait, and equal replicas where they do not."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-RANKS_OF = Path(__file__).with_name("eager_ranks.py")
+from tests.execution.eager_ranks import run_rank
+from tests.ranks import run_ranks
+
 RANKS, STEPS = 3, 12
 
 
@@ -29,14 +29,7 @@ def synchronous_sgd() -> list[float]:
 def test_replicas_equal_synchronous_sgd_where_rounds_wait_and_each_other_where_they_do_not(
     device: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RANKS_OF), str(tmp_path), str(RANKS), device],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_ranks(run_rank, (tmp_path, RANKS, device), RANKS)
     found = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
     for each in found:
         # The inputs are computed in single precision.
