@@ -136,11 +136,11 @@ def capture_once(model: nn.Module, shapes: dict[str, tuple[int, ...]], **options
 
 
 CAPTURED: dict[tuple[tuple[int, ...], ...], CapturedModel] = {}
-training_task.capture = capture_once  # type: ignore[assignment]
 
 
 def prepare(ranks: int, scenarios: list[Scenario], *_: object) -> None:
-    """Captures the models of all jobs."""
+    """Captures the models of all jobs, in a process of these ranks alone."""
+    training_task.capture = capture_once
     for name in {name for _, steps, _ in scenarios for name in steps}:
         user_task(make_jobs()[name], BATCH, CPU.torch_device())
 
