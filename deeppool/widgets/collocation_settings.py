@@ -14,7 +14,7 @@ from deeppool.widgets.controls import LABEL
 
 MODELS = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 """Small models that are offered as a background; any other name can be typed."""
-FIELD = {"style": LABEL, "layout": ipywidgets.Layout(width="36em")}
+FIELD = {"style": LABEL, "layout": {"width": "36em"}}
 LOOSEST = 50.0
 """Largest bound on the slider, in percent."""
 STEP = 0.5

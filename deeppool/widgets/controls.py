@@ -55,4 +55,4 @@ def powers(most: int, value: int) -> dict[str, int]:
     return {f"{count:,}": count for count in sorted(found)}
 
 
-_WIDE = ipywidgets.Layout(width="auto")
+_WIDE = {"width": "auto"}

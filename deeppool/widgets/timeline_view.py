@@ -238,7 +238,7 @@ class TimelineView(Panel):
                 self._updating = False
 
 
-_NARROW, _ROW = ipywidgets.Layout(width="auto"), ipywidgets.Layout(flex_flow="row wrap")
+_NARROW, _ROW = {"width": "auto"}, {"flex_flow": "row wrap"}
 _BUTTONS = {
     "Narrower": "half the window",
     "Wider": "twice the window",

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import textwrap
+from types import ModuleType
 
 import ipywidgets
 import pytest
@@ -42,6 +43,14 @@ def test_a_widget_takes_no_name_of_ipywidgets_for_something_else(widget: type[ip
     # To set a trait is what traits are for.
     used = inside | methods | assigned - set(theirs.class_trait_names())
     assert {name for name in used & set(dir(theirs)) - MEANT if not name.startswith("__")} == set()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_a_module_keeps_no_widget_for_all_panels(module: ModuleType) -> None:
+    """``Widget.close_all()`` of a notebook would close it, and no panel could be made after that."""
+    for name, value in vars(module).items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        assert not any(isinstance(part, ipywidgets.Widget) for part in parts), name
 
 
 def _is_class_name(part: ast.stmt, node: ast.AST) -> bool:
