@@ -231,7 +231,8 @@ LAB_OPTIONS = (
 LAB_CONFIGURATION = Path(__file__).parent / "jupyter"
 """Defaults of JupyterLab's settings, which the user's own settings override, and the list of runs in its sidebar.
 
-No question about news. Widgets' messages go to the kernel's main thread: ipykernel drops those of a subshell that
+No question about news, and no check for every page of whether JupyterLab should be built again, which would fetch its
+packages. Widgets' messages go to the kernel's main thread: ipykernel drops those of a subshell that
 JupyterLab has deleted, and buttons are dead from then on, in every tab.
 """
 

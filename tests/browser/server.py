@@ -19,6 +19,7 @@ import psutil
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 END_SECONDS = 30.0
+FORK_SERVER = "deeppool.processes.fork_server"
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     # Tests ask the application what a cell is doing; the page's elements of it come and go with scrolling.
@@ -39,6 +40,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 NO_NEWS: Mapping[str, Mapping[str, Any]] = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
 }
+"""What ``deeppool lab`` sees to itself."""
+NO_BUILD: Mapping[str, Any] = {"buildAvailable": False, "buildCheck": False}
 """What ``deeppool lab`` sees to itself."""
 
 
@@ -77,12 +80,17 @@ class Server:
         """Of JupyterLab, as the user's defaults."""
         return {**SETTINGS, **NO_NEWS}
 
+    def page_configuration(self) -> Mapping[str, Any]:
+        """Of the user's pages."""
+        return NO_BUILD
+
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True)
         self.root.mkdir()
         (self.folder / "config" / "labconfig").mkdir(parents=True)
         _write(self.folder / "config" / "jupyter_lab_config.json", self.configuration())
         _write(self.folder / "config" / "labconfig" / "default_setting_overrides.json", self.settings())
+        _write(self.folder / "config" / "labconfig" / "page_config.json", self.page_configuration())
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command(), env=environment(self.folder), stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -122,21 +130,41 @@ class Server:
             body = answer.read()
         return json.loads(body) if body else None
 
-    def end_kernels(self, path: str) -> None:
+    def end_kernels(self, path: str, *, but: str | None = None) -> None:
         """Ends those of one notebook, or of a folder of notebooks.
+
+        Args:
+            path: of the notebook or the folder.
+            but: path of a notebook whose kernel goes on.
 
         Raises:
             AssertionError: a process of theirs is left.
         """
-        before = self.processes()
         sessions = self.ask("GET", "/api/sessions")
-        for session in sessions:
-            if session["path"].startswith(path):
-                self.ask("DELETE", f"/api/sessions/{session['id']}")
-        others = [session for session in sessions if not session["path"].startswith(path)]
-        if not others:
-            _, left = psutil.wait_procs(before, END_SECONDS)
-            assert not left, f"processes of {path} are left: {left}"
+        ended = [session for session in sessions if session["path"].startswith(path) and session["path"] != but]
+        kernels = [kernel for session in ended for kernel in self._kernels(session)]
+        before = [process for kernel in kernels for process in (kernel, *kernel.children(recursive=True))]
+        for session in ended:
+            self.ask("DELETE", f"/api/sessions/{session['id']}")
+        _, left = psutil.wait_procs(before, END_SECONDS)
+        assert not left, f"processes of {path} are left: {left}"
+
+    def await_kernel_alone(self, path: str) -> None:
+        """Returns when a notebook's kernel has no process but the one that it forks others from.
+
+        Raises:
+            AssertionError: another one is left.
+        """
+        sessions = self.ask("GET", "/api/sessions")
+        (kernel,) = [kernel for session in sessions if session["path"] == path for kernel in self._kernels(session)]
+        started = [each for each in kernel.children(recursive=True) if FORK_SERVER not in each.cmdline()]
+        _, left = psutil.wait_procs(started, END_SECONDS)
+        assert not left, f"processes of {path} are left: {left}"
+
+    def _kernels(self, session: Mapping[str, Any]) -> list[psutil.Process]:
+        """The process that a session's kernel is."""
+        file = f"kernel-{session['kernel']['id']}.json"
+        return [each for each in self.process().children() if any(file in word for word in each.cmdline())]
 
     def forget_settings(self) -> None:
         """What the user has changed since the start, as the theme."""

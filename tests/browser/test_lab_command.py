@@ -31,6 +31,9 @@ class LabCommand(Server):
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
         return SETTINGS
 
+    def page_configuration(self) -> Mapping[str, Any]:
+        return {}
+
     def ready(self) -> bool:
         for told in (self.folder / "jupyter").glob("jpserver-*.json"):
             self.token = json.loads(told.read_text())["token"]

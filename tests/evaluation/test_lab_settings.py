@@ -8,7 +8,7 @@ from typing import Any
 import jupyterlab
 import pytest
 from jupyter_server.services.config import ConfigManager
-from jupyterlab_server.config import get_federated_extensions
+from jupyterlab_server.config import get_federated_extensions, get_static_page_config
 from jupyterlab_server.settings_utils import _get_overrides, get_settings
 
 import deeppool as dp
@@ -18,7 +18,7 @@ SCHEMAS = Path(jupyterlab.__file__).parent / "schemas"
 EXTENSION = "@jupyterlab/apputils-extension"
 
 
-def test_buttons_use_the_kernels_main_thread_and_nobody_asks_for_news(
+def test_buttons_use_the_kernels_main_thread_and_nobody_asks_for_news_or_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: dict[str, Any] = {}
@@ -41,6 +41,8 @@ def test_buttons_use_the_kernels_main_thread_and_nobody_asks_for_news(
     assert default("kernels-settings", "commsOverSubshells") == "disabled"
     assert default("notification", "fetchNews") == "false"
     assert default("notification", "checkForUpdates") is False
+    page = get_static_page_config()
+    assert (page["buildAvailable"], page["buildCheck"]) == (False, False)
 
 
 def test_the_sidebar_and_the_requests_that_it_makes_are_found_by_jupyterlab(
