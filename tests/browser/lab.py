@@ -60,6 +60,8 @@ class Lab:
         self.server = server
         self.browser = browser
         self.notebooks: list[Notebook] = []
+        self.shared: Notebook | None = None
+        """Its page and its kernel stay when a test ends."""
         self._folders = itertools.count()
 
     def open(self, cells: Sequence[str], *, seconds: float = 2 * PATIENCE) -> Notebook:
@@ -72,6 +74,57 @@ class Lab:
         Raises:
             AssertionError: a cell raised, or took longer.
         """
+        return self.open_file(self._write(cells), seconds=seconds)
+
+    def open_file(self, path: Path, *, seconds: float = 2 * PATIENCE) -> Notebook:
+        """Runs a notebook that is in the server's folder."""
+        notebook = self._show(path)
+        self.notebooks.append(notebook)
+        notebook.run_all(seconds)
+        return notebook
+
+    def open_shared(self, cells: Sequence[str], *, seconds: float = 2 * PATIENCE) -> Notebook:
+        """Runs cells as ``open`` does, in the page and the kernel of the test before: these have loaded what they need.
+
+        Of that test's widgets, variables and files nothing is left there.
+        """
+        if self.shared is None:
+            self.shared = self._show(self._write([]))
+        self.shared.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+        self.shared.page.bring_to_front()
+        self.shared.replace_cells(cells)
+        self.shared.run_all(seconds)
+        return self.shared
+
+    def end(self) -> None:
+        """Closes every notebook but the shared one, which is emptied; its kernel ends.
+
+        Raises:
+            AssertionError: something went wrong in a page, asked for something beyond this machine, or left a process.
+        """
+        ended, self.notebooks, shared = self.notebooks, [], self.shared
+        for notebook in ended:
+            notebook.hide()
+        self.server.end_kernels("", but=shared.path if shared else None)
+        self.server.forget_settings()
+        if shared is not None:
+            ended.append(shared)
+            try:
+                shared.empty()
+                self.server.await_kernel_alone(shared.path)
+            except BaseException:
+                # It is of no use to the next test.
+                self.shared = None
+                shared.hide()
+                self.server.end_kernels("")
+                raise
+        for notebook in ended:
+            complaints, notebook.complaints = notebook.complaints, []
+            assert not complaints, f"the page complained: {complaints}"
+            assert not notebook.strangers, f"the page asked for {notebook.strangers}, which are not on this machine"
+
+    def _write(self, cells: Sequence[str]) -> Path:
+        """A notebook in a new folder."""
         folder = self.server.root / f"{next(self._folders):03}"
         folder.mkdir()
         notebook = nbformat.v4.new_notebook(
@@ -79,27 +132,9 @@ class Lab:
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
         )
         nbformat.write(notebook, folder / "test.ipynb")
-        return self.open_file(folder / "test.ipynb", seconds=seconds)
+        return folder / "test.ipynb"
 
-    def open_file(self, path: Path, *, seconds: float = 2 * PATIENCE) -> Notebook:
-        """Runs a notebook that is in the server's folder."""
+    def _show(self, path: Path) -> Notebook:
         notebook = Notebook(self.server, self.browser, path.relative_to(self.server.root).as_posix())
-        self.notebooks.append(notebook)
         notebook.show()
-        notebook.run_all(seconds)
         return notebook
-
-    def end(self) -> None:
-        """Closes every notebook; its kernel ends.
-
-        Raises:
-            AssertionError: something went wrong in a page, asked for something beyond this machine, or left a process.
-        """
-        ended, self.notebooks = self.notebooks, []
-        for notebook in ended:
-            notebook.hide()
-        self.server.end_kernels("")
-        self.server.forget_settings()
-        for notebook in ended:
-            assert not notebook.complaints, f"the page complained: {notebook.complaints}"
-            assert not notebook.strangers, f"the page asked for {notebook.strangers}, which are not on this machine"

@@ -2,8 +2,10 @@
 
 import ast
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -28,6 +30,8 @@ DOCUMENT = """path => {
 }"""
 
 OPEN = "path => window.jupyterapp && [...jupyterapp.shell.widgets('main')].some(shown => shown.context?.path === path)"
+
+EMPTY = "import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().reset()"
 
 
 class Notebook:
@@ -75,6 +79,30 @@ class Notebook:
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
 
     # -- cells and the kernel -----------------------------------------------------------------------
+
+    def replace_cells(self, sources: Sequence[str]) -> None:
+        """Code cells in place of all that there are."""
+        self._ask(
+            """const shared = document.content.model.sharedModel;
+            shared.transact(() => {
+                shared.deleteCellRange(0, shared.cells.length);
+                shared.insertCells(0, argument.map(source => ({cell_type: 'code', source, metadata: {}, outputs: []})));
+            })""",
+            list(sources),
+        )
+
+    def empty(self) -> None:
+        """Without cells, and of its kernel's widgets, variables and files nothing is left."""
+        self.replace_cells([])
+        self._ask(
+            """const {content} = await document.sessionContext.session.kernel.requestExecute(
+                {code: argument, silent: true, store_history: false}).done;
+            if (content.status !== 'ok') throw new Error(`${content.ename}: ${content.evalue}`)""",
+            EMPTY,
+        )
+        for path in (self.server.root / self.path).parent.iterdir():
+            if path.name != Path(self.path).name:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def run_all(self, seconds: float = 2 * PATIENCE) -> None:
         """Runs every cell; returns when all have.

@@ -24,7 +24,7 @@ COUNTS = "[layer.gpu_count for layer in explorer.plan.layers]"
 
 
 def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> None:
-    notebook = lab.open(CELLS)
+    notebook = lab.open_shared(CELLS)
     panel = notebook.panel(".dp-amplification-explorer")
 
     frontier, layers = (notebook.figure(panel, index) for index in (COMPARISON, LAYERS))

@@ -22,7 +22,7 @@ PROCESSES = (
 
 
 def test_a_run_is_launched_its_bound_changed_and_stopped_by_keyboard(lab: Lab) -> None:
-    notebook = lab.open([PLAN, PANEL])
+    notebook = lab.open_shared([PLAN, PANEL])
     panel = notebook.panel(".dp-collocation-panel")
     assert "Nothing has run yet" in panel.inner_text()
     launch, stop = notebook.button(panel, "Launch"), notebook.button(panel, "Stop")

@@ -7,7 +7,7 @@ MODES = ["full", "straggler-aware", "majority", "solo"]
 
 
 def test_modes_are_trained_by_keyboard_and_drawn_while_they_train(lab: Lab) -> None:
-    notebook = lab.open([CELL])
+    notebook = lab.open_shared([CELL])
     panel = notebook.panel(".dp-mode-comparison-panel")
     assert "Nothing has run yet" in panel.inner_text()
     train = notebook.button(panel, "Train")

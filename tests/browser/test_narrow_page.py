@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator
 
-from tests.browser.lab import HEIGHT, WIDTH, Lab
+from tests.browser.lab import HEIGHT, Lab
 from tests.browser.notebook import Notebook
 
 NARROW = 800
@@ -26,14 +26,11 @@ TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot 
 
 def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, subtests: pytest.Subtests) -> None:
     profile = "import deeppool as dp\nprofile = dp.find_profile('vgg16-cpu')"
-    notebook = lab.open([profile, *PANELS.values()], seconds=300)
+    notebook = lab.open_shared([profile, *PANELS.values()], seconds=300)
     notebook.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
-    try:
-        for panel in PANELS:
-            with subtests.test(panel=panel):
-                check_fits(notebook, notebook.panel(f".{panel}"))
-    finally:
-        notebook.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    for panel in PANELS:
+        with subtests.test(panel=panel):
+            check_fits(notebook, notebook.panel(f".{panel}"))
 
 
 def check_fits(notebook: Notebook, panel: Locator) -> None:

@@ -19,7 +19,7 @@ def column(panel: Locator, index: int) -> list[str]:
 
 @pytest.mark.stress
 def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started_and_cancelled(lab: Lab) -> None:
-    notebook = lab.open(CELLS)
+    notebook = lab.open_shared(CELLS)
     panel = notebook.panel(".dp-profile-panel")
     before = notebook.figure(panel)
     assert before.title == "vgg16: an iteration on one GPU"

@@ -23,7 +23,7 @@ BROWSER = "browser = dp.widgets.RunBrowser('.')\nbrowser"
 
 @pytest.mark.stress
 def test_a_record_is_chosen_and_compared_by_keyboard(lab: Lab) -> None:
-    notebook = lab.open([RECORDS, BROWSER])
+    notebook = lab.open_shared([RECORDS, BROWSER])
     panel = notebook.panel(".dp-run-browser")
     assert "3 records, and 1 other JSON file" in panel.inner_text()
     files = panel.locator("select[size]").first

@@ -12,7 +12,7 @@ RUNS = ("import deeppool as dp", "runs = dp.widgets.RunsPanel(0.1)\nruns")
 
 
 def test_a_run_is_seen_again_after_its_tab_was_closed_and_ends_when_it_is_cancelled(lab: Lab) -> None:
-    notebook = lab.open(TRAINING)
+    notebook = lab.open_shared(TRAINING)
     panel = notebook.panel(".dp-run-panel")
     notebook.until(lambda: "loss" in panel.inner_text(), seconds=120)
     notebook.press(notebook.button(panel, "Devices"), "Enter")

@@ -13,7 +13,7 @@ CELLS = [
 
 @pytest.mark.stress
 def test_window_kinds_and_timelines_are_chosen_by_keyboard(lab: Lab) -> None:
-    notebook = lab.open(CELLS)
+    notebook = lab.open_shared(CELLS)
     panel = notebook.panel(".dp-timeline-view")
     whole = notebook.figure(panel)
     assert "GPU 0" in whole.letters

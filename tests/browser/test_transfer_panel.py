@@ -22,7 +22,7 @@ PROCESSES = (
 
 
 def test_a_comparison_is_launched_its_record_drawn_and_it_is_stopped_by_keyboard(lab: Lab) -> None:
-    notebook = lab.open([JOB, PANEL])
+    notebook = lab.open_shared([JOB, PANEL])
     panel = notebook.panel(".dp-transfer-panel")
     assert "Nothing has run yet" in panel.inner_text()
     launch, stop = notebook.button(panel, "Launch"), notebook.button(panel, "Stop")
