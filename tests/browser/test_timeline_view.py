@@ -33,7 +33,7 @@ def test_window_kinds_and_timelines_are_chosen_by_keyboard(lab: Lab) -> None:
     notebook.until(lambda: "idle" not in {trace["name"] for trace in notebook.figure(panel).traces})
 
     before = notebook.figure(panel)
-    notebook.press(panel.locator("select"), "ArrowDown")
+    notebook.press(panel.get_by_label("timelines"), "ArrowDown")
     one = notebook.changed(panel, before)
     assert "xaxis2" not in one.axes
     assert "GPU 7" in one.letters
