@@ -1,5 +1,7 @@
 """Two jobs in two streams, a mechanism more at a time, on an emulated H200: the same numbers on every machine."""
 
+from collections.abc import Callable
+
 import pytest
 from torch import nn
 
@@ -17,22 +19,27 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Flatten(), *(nn.Linear(1024, 1024, bias=False) for _ in range(6)))
 
 
+def small_perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 16))
+
+
 perceptron.input_shape = (1024,)
-NAME = f"{__name__}:perceptron"
+small_perceptron.input_shape = (16,)
 
 
-def jobs(batch: int = 8, iterations: int = 8) -> TwoJobs:
-    return TwoJobs(NAME, NAME, batch, "fp32", iterations=iterations, rounds=1, alone_seconds=2e-3)
+def jobs(batch: int, model: Callable[[], nn.Module], iterations: int = 4) -> TwoJobs:
+    name = f"{__name__}:{model.__name__}"
+    return TwoJobs(name, name, batch, "fp32", iterations=iterations, rounds=1, alone_seconds=2e-3)
 
 
 def ladder(*names: str) -> StreamLadder:
-    return StreamLadder(jobs(), {name: SMALL[name] for name in names}, new_device("h200"))
+    return StreamLadder(jobs(8, small_perceptron), {name: SMALL[name] for name in names}, new_device("h200"))
 
 
 def measured(batch: int, gap: float) -> LadderResult:
     device = new_device("h200")
     with device.times_only():
-        return StreamLadder(jobs(batch), RUNGS, device).measure(gap)
+        return StreamLadder(jobs(batch, perceptron), RUNGS, device).measure(gap)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +119,7 @@ def test_a_background_that_fails_beside_the_foreground_is_no_result() -> None:
 def test_what_there_is_no_time_for_is_left_out() -> None:
     allowed = iter([True, False])
     climbed = StreamLadder(
-        jobs(),
+        jobs(8, small_perceptron),
         {name: SMALL[name] for name in ("naive", "+ priority")},
         new_device("h200"),
         lambda: next(allowed, False),
@@ -124,7 +131,7 @@ def test_what_there_is_no_time_for_is_left_out() -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("kind", ["cpu", "emulated"])
 def test_it_runs_in_the_time_of_the_machine_too(kind: str) -> None:
-    result = StreamLadder(jobs(iterations=4), SMALL, find_device(kind)).measure()
+    result = StreamLadder(jobs(8, small_perceptron), SMALL, find_device(kind)).measure()
     assert [rung.rung for rung in result.rungs] == list(SMALL)
     assert all(rung.foreground.mean > 0 and rung.harvest >= 0 for rung in result.rungs)
     problems = {rung.rung: rung.problem for rung in result.rungs if rung.problem}
