@@ -161,12 +161,12 @@ def test_a_file_larger_than_any_record_is_refused(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.timeout(60)
-def test_a_graph_of_200000_layers_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_graph_of_20000_layers_is_refused_at_once(tmp_path: Path) -> None:
     document = json.loads((RECORDED / "profile.json").read_text())
     first, second = document["graph"]["layers"][:2]
-    document["graph"]["layers"] = [first, *(second | {"predecessors": [i]} for i in range(199_999))]
+    document["graph"]["layers"] = [first, *(second | {"predecessors": [i]} for i in range(19_999))]
     (tmp_path / "profile.json").write_text(json.dumps(document))
-    with pytest.raises(DocumentError, match="field 'graph': layers must be 1 to 10000, got 200000"):
+    with pytest.raises(DocumentError, match="field 'graph': layers must be 1 to 10000, got 20000"):
         files.load(tmp_path / "profile.json")
 
 
