@@ -29,7 +29,11 @@ SHORTER = {
     "--min-speedup": "1",
 }
 LAYER = {"classifier.0": "head"}
-PLACEHOLDERS = {"PROFILE": "profile.json", "package.module:job": "examples.own_training:job"}
+PLACEHOLDERS = {
+    "PROFILE": "profile.json",
+    "package.module:job": "examples.own_training:job",
+    "examples/workload.json": "few-jobs.json",
+}
 LESS = {
     "network": ("--seconds", "2", "--sizes", "4,65536,4194304"),
     "run": ("--seconds", "1"),
@@ -137,6 +141,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, ranks, limit in (("plan", 2, 2.0), ("plan8", 8, 2.0), ("limit2", 2, 2.0), ("limit4", 2, 4.0)):
         dp.save(dp.plan(profile, dp.find_cluster("loopback", ranks), 8, limit), here / f"{name}.json")
     dp.save(dp.find_cluster("dgx-h100", 8), here / "cluster.json")
+    workload = dp.load(CHECKOUT / "examples" / "workload.json")
+    dp.save(replace(workload, jobs=workload.jobs[:6]), here / "few-jobs.json")
     # In place of a calibration.
     dp.save(find_gpu("l4"), here / "machine.json")
     dp.save(STEPS, here / "steps.json")
