@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import Lab, opened
+from tests.browser.lab_command import LabCommand
 from tests.browser.server import chromium
 
 HERE = Path(__file__).parent
@@ -27,6 +28,14 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """One server and one browser for all."""
     with opened(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
+
+
+@pytest.fixture(scope="package")
+def lab_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCommand]:
+    """The product's server, for all."""
+    with LabCommand(tmp_path_factory.mktemp("lab-command") / "jupyter") as server:
+        yield server
+    assert not server.ready()
 
 
 @pytest.fixture

@@ -1,44 +1,19 @@
 """``deeppool lab``: the user's own copies in a JupyterLab that only they reach, and that asks nobody for anything."""
 
-import json
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import psutil
 
 from tests.browser.lab import Lab
-from tests.browser.server import OPTIONS, SETTINGS, Server, environment
+from tests.browser.lab_command import LabCommand
+from tests.browser.server import environment
 from tests.notebooks.test_notebook_runs import TINY
 
 COPY = "02-model-and-layers.ipynb"
-
-
-class LabCommand(Server):
-    """The product's server, on the copies in ``work``; its token is its own."""
-
-    def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "deeppool.cli", "lab", str(self.root), "--no-browser", "--port", str(self.port)]
-
-    def configuration(self) -> Mapping[str, Mapping[str, Any]]:
-        return OPTIONS
-
-    def settings(self) -> Mapping[str, Mapping[str, Any]]:
-        return SETTINGS
-
-    def page_configuration(self) -> Mapping[str, Any]:
-        return {}
-
-    def ready(self) -> bool:
-        for told in (self.folder / "jupyter").glob("jpserver-*.json"):
-            self.token = json.loads(told.read_text())["token"]
-            return super().ready()
-        return False
 
 
 def refused(url: str) -> bool:
@@ -65,26 +40,25 @@ def edited(path: Path) -> None:
     nbformat.write(notebook, path)
 
 
-def test_the_users_copy_runs_behind_a_token_on_this_machine_only(tmp_path: Path, lab: Lab) -> None:
-    with LabCommand(tmp_path / "jupyter") as server:
-        assert f"Your notebooks are in {server.root}: edited copies are kept" in server.log.read_text()
-        assert len(server.token) >= 32
-        for path in ("/api/contents", "/api/kernels", f"/files/{COPY}", "/lab"):
-            assert refused(server.url + path)
-        assert not refused(f"{server.url}/api/contents?token={server.token}")
-        second = subprocess.run(
-            server.command(), env=environment(server.folder), capture_output=True, timeout=60, check=False
-        )
-        assert second.returncode == 1
-        assert f"port {server.port} is not available" in second.stderr.decode()
-        edited(server.root / COPY)
-        users = Lab(server, lab.browser)
-        notebook = users.open_file(server.root / COPY, seconds=300)
-        assert notebook.outputs(0) == []
-        assert listening(server.process()) == {"127.0.0.1"}
-        assert notebook.subshells() == []
-        assert notebook.page.locator(".Toastify__toast").count() == 0
-        tools = notebook.tools()
-        assert "Zoom" in tools and "Share chart..." not in tools
-        users.end()
-    assert not server.ready()
+def test_the_users_copy_runs_behind_a_token_on_this_machine_only(lab_command: LabCommand, lab: Lab) -> None:
+    server = lab_command
+    assert f"Your notebooks are in {server.root}: edited copies are kept" in server.log.read_text()
+    assert len(server.token) >= 32
+    for path in ("/api/contents", "/api/kernels", f"/files/{COPY}", "/lab"):
+        assert refused(server.url + path)
+    assert not refused(f"{server.url}/api/contents?token={server.token}")
+    second = subprocess.run(
+        server.command(), env=environment(server.folder), capture_output=True, timeout=60, check=False
+    )
+    assert second.returncode == 1
+    assert f"port {server.port} is not available" in second.stderr.decode()
+    edited(server.root / COPY)
+    users = Lab(server, lab.browser)
+    notebook = users.open_file(server.root / COPY, seconds=300)
+    assert notebook.outputs(0) == []
+    assert listening(server.process()) == {"127.0.0.1"}
+    assert notebook.subshells() == []
+    assert notebook.page.locator(".Toastify__toast").count() == 0
+    tools = notebook.tools()
+    assert "Zoom" in tools and "Share chart..." not in tools
+    users.end()

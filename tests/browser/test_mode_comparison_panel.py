@@ -2,7 +2,7 @@
 
 from tests.browser.lab import Lab
 
-CELL = "import deeppool as dp\npanel = dp.widgets.ModeComparisonPanel(ranks=2, updates=20, longest_delay=0.0)\npanel"
+CELL = "import deeppool as dp\npanel = dp.widgets.ModeComparisonPanel(ranks=2, updates=8, longest_delay=0.0)\npanel"
 MODES = ["full", "straggler-aware", "majority", "solo"]
 
 
