@@ -11,6 +11,7 @@ for module in (
     "hypothesis",
     "pytest",
     "tests.processes.children",
+    "tests.runs.test_train",
     "tests.strategies",
 ):
     importlib.import_module(module)

@@ -1,5 +1,6 @@
 """One rank of model-parallel training in waves; see test_model_parallel.py."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.errors import InvalidValueError, RunError
+from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.layer import Granularity
 from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
 from deeppool.training.training_job import Training
 
@@ -56,9 +59,26 @@ def batch_of(number: int, samples: range = range(BATCH)) -> tuple[torch.Tensor, 
     return inputs[samples.start : samples.stop], targets[samples.start : samples.stop]
 
 
-def make_job(name: str) -> dp.TrainingJob:
+@cache
+def captured_once() -> CapturedModel:
+    """Captures the model; called in advance, once for all ranks."""
+    return capture(make_model(), (WIDTH,))
+
+
+def prepare(*_: object) -> None:
+    captured_once()
+
+
+class Job(dp.TrainingJob):
+    """A job with weights of its own, whose model is captured once."""
+
+    def capture(self, granularity: Granularity = "module") -> CapturedModel:
+        return captured_once().copy()
+
+
+def make_job(name: str) -> Job:
     own = rule(name)
-    return dp.TrainingJob(
+    return Job(
         model=make_model(),
         input_shape=(WIDTH,),
         dataset=list,

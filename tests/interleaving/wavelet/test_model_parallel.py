@@ -18,6 +18,7 @@ from tests.interleaving.wavelet.rotating_rank import (
     batch_of,
     continue_training,
     make_model,
+    prepare,
     rule,
     train,
 )
@@ -49,7 +50,7 @@ def one_process(name: str) -> tuple[nn.Module, list[float]]:
 def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
     cases = [("momentum", ranks), ("adamw", ranks), ("clipping", ranks), ("momentum", 1), ("momentum", ranks - 1)]
     cases = list(dict.fromkeys(cases))
-    run_ranks(train, (ranks, cases, str(tmp_path)), ranks)
+    run_ranks(train, (ranks, cases, str(tmp_path)), ranks, prepare)
     for name, waves in cases:
         model, losses = one_process(name)
         found = [torch.load(tmp_path / f"{name}-{waves}-{rank}.pt", weights_only=True) for rank in range(ranks)]
@@ -66,8 +67,8 @@ def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["adamw", "momentum"])
 def test_another_number_of_ranks_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
-    run_ranks(continue_training, (3, name, range(2), str(tmp_path)), 3)
-    run_ranks(continue_training, (2, name, range(2, UPDATES), str(tmp_path)), 2)
+    run_ranks(continue_training, (3, name, range(2), str(tmp_path)), 3, prepare)
+    run_ranks(continue_training, (2, name, range(2, UPDATES), str(tmp_path)), 2, prepare)
     model, _ = one_process(name)
     # A damaged one was not written over it.
     found = load_weights(latest(tmp_path))
