@@ -19,14 +19,14 @@ from deeppool.device.protocol import Stream
 from deeppool.execution.communicator import Communicator
 from deeppool.execution.failure_report import report_failure
 from deeppool.execution.rank import Command, Rank
-from deeppool.graph.capture.rehearsal import rehearse
+from deeppool.graph.capture.warm_up import warm_up
 from deeppool.planning.plan import Plan
 from deeppool.processes import before_forks
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 
 serialization.adapter(Plan)
-before_forks.register(rehearse)
+before_forks.register(warm_up)
 WAITING = "waiting for a command"
 
 

@@ -208,7 +208,7 @@ def test_what_modules_register_is_called_once_before_forks_and_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DEEPPOOL_TEST_FOLDER", "elsewhere")
-    # A capture was rehearsed in it, too: see tests.loaded_before_forks.
+    # It has made the warm-up capture, too: see tests.loaded_before_forks.
     shared = fork_server()
     assert shared is not None
     with ManagedProcess(MODULE, "1", fork_server=shared) as one, ManagedProcess(MODULE, "2", fork_server=shared) as two:

@@ -1,7 +1,7 @@
 """nn.Module to LayerGraph, by torch.export.
 
 capture            CapturedModel: the graph and its program
-rehearsal          a capture in advance, for processes that are forked afterwards
+warm_up            a capture in advance, for processes that are forked afterwards
 one_at_a_time      one export at a time among the threads of a process
 regions            inlines what runs under no_grad or autocast
 custom_gradients   checks code with autograd functions of its own

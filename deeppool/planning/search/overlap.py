@@ -7,12 +7,15 @@ may run side by side there are candidates besides: the exact search for an itera
 all-reduces count for a share of their time. The schedule times each, with its real buckets. The limit always
 counts an all-reduce of each layer by itself and in full.
 
-How far from the optimum the best plan can be follows from the flow shop, in which blocks of several branches may be
-side by side by what no way through them beats, and from more lower bounds, for which a small gradient takes its share
-of the fastest all-reduce per byte that a bucket can be. An iteration takes F + B or longer, the forward and the
-backward pass with their transfers. All layers outside blocks of several branches, those of regions among them, run on
-GPUs from GPU 0 on, whose channel has room for one of their all-reduces at a time, S seconds together, and none starts
-before the forward pass ends. So an iteration takes F + S or longer, and
+How far from the optimum the best plan can be follows from the bound of the first search where that is within 1 %.
+Else it follows from the flow shop, in which blocks of several branches may be side by side by what no way through
+them beats, and from more lower bounds, for which a small gradient takes its share of the fastest all-reduce per byte
+that a bucket can be.
+
+An iteration takes F + B or longer, the forward and the backward pass with their transfers. All layers outside blocks
+of several branches, those of regions among them, run on GPUs from GPU 0 on, whose channel has room for one of their
+all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes F + S
+or longer, and
 
     (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
 

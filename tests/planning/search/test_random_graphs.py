@@ -281,9 +281,12 @@ def test_no_assignment_of_gpus_beats_a_small_plan_by_more_than_its_bound(which):
     seen = Counter()
     for number in range(SMALL_GRAPHS):
         problem = small_problem(random.Random(f"{which} {number}"))
-        seen.update(compare(*optima_of(problem, which), which, is_exact))
-    # Small regions that are not series-parallel are solved exactly, too: few plans state a bound.
-    assert SMALL_GRAPHS < 1000 or (seen["exact"] > 10_000 and seen["bound"] > 10), seen
+        with pytest.MonkeyPatch.context() as patch:
+            if number % 2:
+                # Tables of small regions are divided, too: plans then state a bound.
+                patch.setattr(parallel_block, "MOST_ENTRIES", 1)
+            seen.update(compare(*optima_of(problem, which), which, is_exact))
+    assert SMALL_GRAPHS < 1000 or (seen["exact"] > 10_000 and seen["bound"] > 100), seen
 
 
 def small_problem(rng, shape=None):

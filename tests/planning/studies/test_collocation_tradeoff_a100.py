@@ -32,12 +32,14 @@ def test_the_files_have_the_models_parameters(name):
     assert read(name).graph.parameter_bytes / 4e6 == pytest.approx(MILLIONS[name], rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["vgg16", "inception_v3"])
+SHORT = pytest.mark.xfail(strict=True, reason="layers of images of 224 x 224 keep eight GPUs busy: 1.006 times")
+
+
+@pytest.mark.parametrize("name", ["vgg16", pytest.param("wide_resnet101_2", marks=SHORT), "inception_v3"])
 def test_collocation_beats_data_parallel_on_eight_gpus_by_the_papers_minimum(name):
     """1.2 to 2.3 times the throughput of data parallelism (section 1), here at no loss of speed-up at all.
 
     In the paper's model: where all-reduces overlap the backward pass, data parallelism of VGG-16 leaves nothing idle.
-    WideResNet's layers, of larger images than the paper's, keep eight GPUs busy in either model.
     """
     profile = read(name)
     shared = share(profile, 8, GLOBAL_BATCHES[name], profile, network_model="paper")
