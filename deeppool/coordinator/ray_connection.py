@@ -57,9 +57,15 @@ def ray_environment(*, on_loopback: bool = False) -> dict[str, str]:
     Args:
         on_loopback: for a Ray on this machine alone.
     """
-    # Ray hides the GPUs from actors that requested none; it warns that this will change, so the current behaviour is
-    # set.
-    found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+    found = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray hides the GPUs from actors that requested none; it warns that this will change, so the current behaviour
+        # is set.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+        # Ray's nodes would start actors at nice 15: on a busy machine the coordinator, and all that it starts, would
+        # get a hundredth of a core, and answer after a minute.
+        "RAY_worker_niceness": "0",
+    }
     if not on_loopback:
         return found
     return found | {

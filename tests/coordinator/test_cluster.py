@@ -78,10 +78,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
         cluster = Cluster()
         try:
-            # Ray notices a dead node in two seconds, not in twenty.
+            # Ray notices a dead node, whose port is closed, in two seconds, not in twenty; a slow one is no dead one.
             soon = {
                 "health_check_period_ms": 1000,
-                "health_check_timeout_ms": 1000,
+                "health_check_timeout_ms": 30_000,
                 "health_check_failure_threshold": 2,
             }
             cluster.add_node(
@@ -170,6 +170,8 @@ class Day:
     beside: ClusterStatus
     """The foregrounds have ended, the background goes on."""
     background_processes: int
+    priorities: set[int]
+    """Of the runtimes, which have started these processes."""
     cancelled: JobRecord
     left: list[psutil.Process]
     files: list[Path]
@@ -188,11 +190,12 @@ def day(nodes: Nodes) -> Day:
     # A look at all processes may miss one that another one ends beside.
     wait_until(lambda: len(backgrounds()) == 2, PATIENCE, "both background processes")
     held = backgrounds()
+    priorities = {process.parent().nice() for process in held}
     cancelled = coordinator.cancel(background)
     psutil.wait_procs(held, timeout=PATIENCE)
     left = [process for process in (*held, *ranks()) if running(process)]
     files = list(nodes.folder.glob("deeppool-*"))
-    return Day(together, *ended, beside, len(held), cancelled, left, files, coordinator.status())
+    return Day(together, *ended, beside, len(held), priorities, cancelled, left, files, coordinator.status())
 
 
 def test_a_training_over_two_nodes_is_the_training_of_one_machine(day: Day) -> None:
@@ -215,6 +218,11 @@ def test_a_gpu_holds_one_foreground_and_one_background_and_the_next_foreground_w
     assert day.second.started >= day.first.ended
     assert day.beside.job(background).state == "running"
     assert day.beside.job(background).started <= day.first.ended
+
+
+def test_what_ray_starts_has_the_priority_of_other_processes(day: Day) -> None:
+    """Ray would start the coordinator, and all that it starts, at the lowest priority but four."""
+    assert day.priorities == {psutil.Process().nice()}
 
 
 def test_a_cancelled_job_leaves_a_record_and_no_process_or_file(day: Day) -> None:
