@@ -154,7 +154,9 @@ def kill_group(leader: int) -> None:
     with contextlib.suppress(OSError):
         # At the lowest priority a process takes long to die, forever on a busy machine.
         for thread in Path(f"/proc/{leader}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+            # One may end meanwhile; the others are raised all the same.
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
