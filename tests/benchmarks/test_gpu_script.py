@@ -60,7 +60,6 @@ def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script,
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", ["emulated:h200", "emulated"])
 def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     summary = json.loads(

@@ -18,7 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             for mark in (pytest.mark.browser, pytest.mark.slow, pytest.mark.processes):
                 item.add_marker(mark)
-            item.add_marker(pytest.mark.timeout(600))
             item.add_marker(pytest.mark.skipif(chromium() is None, reason="there is no chromium"))
 
 

@@ -19,7 +19,6 @@ def test_every_pattern_sums_on_any_number_of_ranks(tmp_path):
 
 @pytest.mark.stress
 @pytest.mark.processes
-@pytest.mark.timeout(600)
 def test_every_pattern_sums_long_buffers(tmp_path):
     run_ranks(sum_by_every_pattern, (16, list(range(1, 17)), [1, 2, 17, 99_991], str(tmp_path)), 16)
 

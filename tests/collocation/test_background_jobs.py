@@ -111,7 +111,6 @@ def launcher(tmp_path: Path) -> LocalLauncher:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(400)  # the lowest priority may get next to nothing where something else uses this core
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(launcher: LocalLauncher) -> None:
     core = usable_cores()[0]
@@ -146,7 +145,6 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: LocalLauncher) -> None:
     folder = Path(launcher.worker_spec(0).folder)
     with jobs_of(JOB, launcher, Sharing(priority="normal", pieces=2)) as group:

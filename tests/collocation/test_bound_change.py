@@ -25,7 +25,7 @@ from tests.collocation.misbehaving import BATCH, plain_training, training
 from tests.collocation.test_contained_background import one_rank
 from tests.processes.children import children, runs
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
 
 AHEAD = 2

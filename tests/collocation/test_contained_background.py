@@ -32,7 +32,6 @@ from tests.strategies import profile_from_times
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
-    pytest.mark.timeout(400),
 ]
 STEPS = 6
 MIB = 2**20

@@ -62,7 +62,6 @@ def touch_when_finished(folder: Path, awaited: Path, stop: threading.Event) -> N
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("in_the_checkout")
 def test_two_trials_train_beside_a_foreground_and_the_best_is_kept(tmp_path: Path) -> None:
     folder, awaited, reported = tmp_path / "trials", tmp_path / "awaited", []

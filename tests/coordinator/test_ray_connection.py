@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.stress,
     pytest.mark.processes,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 CHECKOUT = Path(__file__).parents[2]

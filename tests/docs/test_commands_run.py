@@ -109,7 +109,6 @@ def run_all(typed: list[list[str]], deeppool: Command) -> dict[str, str]:  # noq
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_the_laptops_quick_start_runs_to_its_end(deeppool: Command, folder: Path) -> None:  # noqa: F811
     page = (CHECKOUT / "docs/quick-start-laptop.md").read_text(encoding="utf-8")
     typed = [words for words in commands_of("docs/quick-start-laptop.md") if words[0] != "lab"]
@@ -159,7 +158,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_command_of_a_guide_runs(page: str, deeppool: Command, folder: Path, files: Path) -> None:  # noqa: F811
     for given in files.iterdir():
@@ -185,7 +183,6 @@ def test_the_commands_of_every_page_are_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_what_the_quick_start_with_8_gpus_does_without_a_gpu_runs(
     deeppool: Command,  # noqa: F811
     folder: Path,

@@ -83,7 +83,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(600)
 class TestBuilt:
     """The site as it is built; a warning, such as of a link that leads nowhere, fails the build."""
 

@@ -26,7 +26,7 @@ from deeppool.evaluation.regression_report import RegressionReport
 from deeppool.processes import stop_detector
 from tests.evaluation.folders import SETUP, write_notebook
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 FIGURE = (
     "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a', 'b'], y=[1, 2]), layout={'title': {'text': 'Bars'}})"

@@ -197,7 +197,6 @@ def test_a_shard_of_a_wrong_structure_is_one_clear_error(
     one_line(error, folder)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("checksums", [True, False])
 def test_a_fifo_a_device_or_nothing_in_place_of_a_shard_is_refused(
     checksums: bool, trained: tuple[Tied, Path], tmp_path: Path

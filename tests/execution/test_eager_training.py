@@ -59,7 +59,6 @@ def second_is_late(rank: int, update: int) -> float:
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
-@pytest.mark.timeout(400)
 def test_a_checkpoint_holds_the_gradients_that_no_round_has_taken_and_other_ranks_deliver_them(tmp_path: Path) -> None:
     # Every second round waits for all, so that nobody leaves out samples; the third one does not.
     eager = dp.EagerSGD(mode="solo", average_every=2)

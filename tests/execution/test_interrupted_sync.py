@@ -36,7 +36,6 @@ if __name__ == "__main__":
 @pytest.mark.stress
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("method", METHODS)
 def test_an_ended_script_leaves_nothing_but_checkpoints(

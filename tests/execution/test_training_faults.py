@@ -37,7 +37,6 @@ from tests.runs.test_train import dataset, losses, make_job, make_plan
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
-    pytest.mark.timeout(400),
 ]
 SAMPLES_OF_UPDATE = 6
 """Samples that a rank reads per update: half of each of two global batches of six."""

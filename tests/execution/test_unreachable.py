@@ -16,7 +16,7 @@ from tests.network_namespaces import LINK, ip
 from tests.processes.children import children
 from tests.runs.test_train import make_job, make_plan
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
 
 class OnAnInterface(LocalLauncher):

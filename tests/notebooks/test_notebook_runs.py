@@ -59,7 +59,7 @@ CHROMIUM_ARGUMENTS = (
 
 Execute = Callable[[str], ExecutedNotebook]
 
-runs_notebooks = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+runs_notebooks = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

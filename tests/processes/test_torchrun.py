@@ -171,7 +171,7 @@ def train(plan: Path, *options: str) -> list[str]:
     return ["train", str(plan), "examples.own_training:job", *options]
 
 
-pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("in_the_checkout")]
 
 # -- the same training ------------------------------------------------------------------------------
 

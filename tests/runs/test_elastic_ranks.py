@@ -177,7 +177,6 @@ def train(gpus: int, tmp_path: Path, job: dp.TrainingJob | None = None, **choice
 
 @two_cores
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("gpus", "left"),
     [
@@ -223,7 +222,6 @@ def test_a_training_goes_on_without_a_lost_gpu_and_with_it_when_it_is_back(
 
 @two_cores
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 def test_a_gpu_on_which_a_rank_dies_again_is_given_up(expected: list[float], tmp_path: Path) -> None:
     reports: list[str] = []
     record = train(3, tmp_path, make_job(CORES[1]), restarts=2, on_progress=lambda what, share: reports.append(what))
@@ -237,7 +235,6 @@ def test_a_gpu_on_which_a_rank_dies_again_is_given_up(expected: list[float], tmp
 
 @two_cores
 @pytest.mark.processes
-@pytest.mark.timeout(400)
 def test_with_too_few_gpus_left_one_error_names_them_the_fault_and_the_checkpoint(cores: None, tmp_path: Path) -> None:
     with pytest.raises(
         RunError,

@@ -223,7 +223,7 @@ def test_outside_a_notebook_a_run_prints_as_a_line(monkeypatch: pytest.MonkeyPat
 
 def with_processes(test: Callable[..., None]) -> Callable[..., None]:
     """Starts ranks anew, which takes long on a busy machine."""
-    for mark in (pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.usefixtures("in_the_checkout")):
+    for mark in (pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")):
         test = mark(test)
     return test
 

@@ -34,7 +34,7 @@ from tests.processes.children import runs
 from tests.strategies import profile_from_times
 
 # Every training starts its own ranks, which takes long on a busy machine.
-pytestmark = [pytest.mark.usefixtures("in_the_checkout"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("in_the_checkout")]
 BATCH = 6
 
 

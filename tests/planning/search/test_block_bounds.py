@@ -67,7 +67,6 @@ def least_seconds(definition, position, limits):
     return least
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails", pytest.param("one pass", marks=pytest.mark.stress)])
 def test_no_assignment_takes_less_than_its_bounds(shape):
     raised = 0

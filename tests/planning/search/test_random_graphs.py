@@ -359,7 +359,6 @@ def sharp(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.timeout(600)
 def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs):
     graphs = 0
     for number in range(ONE_PASS_GRAPHS):
@@ -369,7 +368,6 @@ def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs)
     assert sharp or graphs > ONE_PASS_GRAPHS / 20
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("pairs", [0, 10])
 def test_a_search_that_stops_its_proof_early_states_its_bound(pairs, sharp, monkeypatch):
     monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)

@@ -154,7 +154,6 @@ def test_captured_real_model_computes_its_own_loss(example):
     torch.testing.assert_close(captured.program(batch, target), nn.functional.cross_entropy(scores, target))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("gpus", [8, 24])
 def test_the_plan_of_a_real_graph_keeps_its_limit_and_its_bound(example, gpus, monkeypatch):
     monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())
