@@ -7,7 +7,7 @@ HEAVY = {"torch", "torchvision", "numpy", "plotly", "ipywidgets", "pydantic", "r
 
 
 def run_python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     return done.stdout + done.stderr
 
 

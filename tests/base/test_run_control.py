@@ -34,7 +34,7 @@ def test_who_asks_before_the_run_has_begun_waits_for_it() -> None:
     thread.start()
     assert not asked.wait(0.05)
     run_control.open(BOUND)
-    thread.join(30)
+    thread.join(300)
     assert run_control.take() == 0.02
 
 
@@ -85,7 +85,7 @@ def test_a_call_that_holds_no_bound_says_which_one_does() -> None:
         return None
 
     run = dp.start(work)
-    run.result(30)
+    run.result(300)
     with pytest.raises(InvalidValueError, match=r"work holds none while it runs \(dp.launch and dp.train do\)"):
         run.change_bound(0.01)
     assert (run.samples, run.bound) == ((), None)

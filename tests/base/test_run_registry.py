@@ -20,7 +20,7 @@ from tests.cli.test_cli import Command, deeppool  # noqa: F401  (a fixture)
 from tests.figures.records import two_layer_plan
 from tests.runs.test_handle import Steps, wait_until
 
-PATIENCE = 60
+PATIENCE = 300
 
 OTHER = """
 import queue

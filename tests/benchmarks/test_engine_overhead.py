@@ -79,7 +79,7 @@ def test_the_script_runs(overhead, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_two_ranks_take_turns_with_their_engine(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
     command = [sys.executable, str(PATH.with_name("ranks.py")), "-o", str(output), "--quick"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110).stdout
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500).stdout
     assert "engine on against off: " in told
     found = json.loads(output.read_text())
     assert len(found["off"]) == len(found["on"]) == found["found"]["pairs"] == 3

@@ -240,7 +240,7 @@ def test_bad_usage_is_exit_code_2_and_no_traceback(
 
 def test_the_process_reports_an_error_as_main_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deeppool.cli", "simulate", str(tmp_path / "absent.json")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"error: cannot read {tmp_path / 'absent.json'}: No such file or directory (check the path)\n"
 
@@ -291,7 +291,7 @@ def test_the_version_and_the_short_help_stand_before_any_command(deeppool: Comma
 
 def test_env_json_is_one_object() -> None:
     command = [str(Path(sys.executable).with_name("deeppool")), "env", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     found = json.loads(done.stdout)
     assert done.stderr == ""
     assert found["format"] == "deeppool/environment"
@@ -458,7 +458,7 @@ atexit.register(lambda: os.kill(os.getpid(), signal.{what}))
 sys.argv = ["deeppool", "explain", {str(tmp_path / "plan.json")!r}]
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", ending], check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", ending], check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: ")
     assert ended.stderr.count("\n") == 1

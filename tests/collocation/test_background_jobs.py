@@ -156,12 +156,12 @@ def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: 
         (process,) = background_processes()
         # It sleeps while it is held back: it was in its first piece once it has woken up to look again.
         woken = process.num_ctx_switches().voluntary
-        wait_until(lambda: process.num_ctx_switches().voluntary > woken + 5, seconds=60)
+        wait_until(lambda: process.num_ctx_switches().voluntary > woken + 5, seconds=300)
         opened = time.perf_counter()
         page.set_limits(open=True, share=1.0, banned=frozenset())
         before = page.done[0]
         # On a busy machine some pieces of six steps are not seen at work by any sample of the core.
-        wait_until(lambda: page.done[0] > before + 5, seconds=60)
+        wait_until(lambda: page.done[0] > before + 5, seconds=300)
         work = WorkDone()
         group.measure(work, started)
         page.close()

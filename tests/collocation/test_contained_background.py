@@ -186,7 +186,7 @@ def test_a_background_job_may_start_before_the_ranks(monkeypatch: pytest.MonkeyP
             asked.set()
 
     def late(*arguments: Any, **choices: Any) -> Ranks:
-        assert asked.wait(60)
+        assert asked.wait(300)
         return ranks(*arguments, **choices)
 
     monkeypatch.setattr(LocalLauncher, "worker_spec", ask)

@@ -24,7 +24,7 @@ from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operat
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import TrainingJob
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 BATCH, SAMPLES = 4, 64
 THREADED = Sharing(priority="normal", home="thread")
 PACED = dataclasses.replace(POLICIES["paced"], priority="normal", home="thread")

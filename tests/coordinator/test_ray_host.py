@@ -30,7 +30,7 @@ def test_a_stopped_watchdog_removes_the_folder_when_ray_ends(tmp_path: Path) -> 
         watchdog.suspend()
         host.send_signal(signal.SIGTERM)
         try:
-            assert host.wait(60) == 0
+            assert host.wait(300) == 0
         finally:
             watchdog.resume() if watchdog.is_running() else None
             host.kill()

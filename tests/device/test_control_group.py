@@ -93,9 +93,9 @@ def test_groups_are_gone_after_the_launcher_was_killed() -> None:
         assert launcher.stdout is not None
         said = {launcher.stdout.readline().strip(), launcher.stdout.readline().strip()}
         (folder,) = (Path(found) for found in said if found.startswith(os.sep))
-        wait_until(lambda: len(groups(folder.name)) == 1, 30)
+        wait_until(lambda: len(groups(folder.name)) == 1, 120)
         os.kill(launcher.pid, signal.SIGKILL)
-    wait_until(lambda: not groups(folder.name) and not folder.exists(), 30)
+    wait_until(lambda: not groups(folder.name) and not folder.exists(), 120)
 
 
 @pytest.mark.parametrize(("share", "level"), [(0.5, 0), (0.2, 6), (0.1, 10), (0.01, 19), (0.8, 0)])

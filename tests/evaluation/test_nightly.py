@@ -257,7 +257,7 @@ def test_the_command_exits_with_1_when_a_notebook_failed_and_its_json_is_one_obj
     shutil.rmtree(notebooks / "evaluation")
     write_notebook(notebooks / "01-clock.ipynb", "1 / 0")
     command = [sys.executable, "-m", "deeppool.cli", "nightly", "-o", tmp_path / "nights", "--notebooks", notebooks]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=500, check=False)
     found = json.loads(done.stdout)
     assert (done.returncode, found["fine"]) == (1, False)
     assert found["verdict"]["broken"][0]["notebook"] == "clock"

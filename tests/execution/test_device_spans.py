@@ -15,7 +15,7 @@ from deeppool.graph.capture.placement import place_model
 from deeppool.training.training_job import Training
 
 BATCH, FEATURES = 4, 6
-TIMEOUT = 30.0
+TIMEOUT = 300.0
 
 
 class Blocked:

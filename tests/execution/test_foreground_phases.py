@@ -9,7 +9,7 @@ from deeppool.device.clock import WALL
 from deeppool.device.cpu import CpuDevice
 from deeppool.execution.foreground_phases import ForegroundPhases
 
-TIMEOUT = 30.0
+TIMEOUT = 300.0
 
 
 class Gpu:

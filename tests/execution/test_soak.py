@@ -27,11 +27,11 @@ from tests.processes.children import gone
 
 CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
 SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
-CYCLE_SECONDS = 120
-GONE_SECONDS = 10
-"""Seconds within which every process has ended after a fault."""
-STOP_SECONDS = STOPPED_SECONDS + GONE_SECONDS
-"""Seconds within which a stopped process has been ended, or the run with it."""
+CYCLE_SECONDS = 300
+GONE_SECONDS = 60
+"""Seconds within which every process has ended after a fault, on a busy machine, too."""
+STOP_SECONDS = STOPPED_SECONDS + 10
+"""Seconds of a stop that is noticed."""
 LONG = 100_000
 """Number of updates that no cycle reaches."""
 PROCESSES_OF_RUN = 9
@@ -126,7 +126,8 @@ def wait_for_the_end_of_a_stop(hit: psutil.Process, launcher: subprocess.Popen) 
         hit.resume()
         assert not wait_for(lambda: launcher.poll() is not None, 3), f"after a stop: {launcher.stderr.read()}"
     elif is_detected(hit):
-        assert wait_for(lambda: gone(hit) or launcher.poll() is not None, STOP_SECONDS), "still stopped"
+        longest = STOPPED_SECONDS + GONE_SECONDS
+        assert wait_for(lambda: gone(hit) or launcher.poll() is not None, longest), "still stopped"
 
 
 def is_detected(process: psutil.Process) -> bool:

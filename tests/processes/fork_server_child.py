@@ -16,7 +16,7 @@ import torch  # noqa: F401  as every real child does
 from deeppool.processes import before_forks
 from deeppool.processes.managed_process import CommandChannel
 
-SECONDS = 60.0
+SECONDS = 300.0
 PREPARED: list[tuple[int, int]] = []
 """Process in which what this module registers was called, and how many threads it had."""
 

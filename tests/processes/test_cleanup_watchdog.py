@@ -33,4 +33,4 @@ def test_all_folders_and_the_groups_of_the_prefix_are_removed(killed: bool, tmp_
         if killed:
             process.send_signal(signal.SIGKILL)
         process.communicate()
-    wait_until(lambda: [path.name for path in tmp_path.iterdir()] == ["other-0"], 20, "the removal")
+    wait_until(lambda: [path.name for path in tmp_path.iterdir()] == ["other-0"], 60, "the removal")

@@ -30,7 +30,7 @@ from tests.network_namespaces import ADDRESSES
 from tests.ranks import run_ranks
 
 JOB = 7
-TIMEOUT = 100
+TIMEOUT = 300
 
 
 def is_free(port: int) -> bool:

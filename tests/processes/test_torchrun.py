@@ -36,7 +36,7 @@ from tests.runs import test_elastic_ranks
 from tests.strategies import profile_from_times
 
 EXAMPLE = "examples.two_branch:two_branch"
-TIMEOUT = 100
+TIMEOUT = 300
 """Seconds for what takes a few on an idle machine."""
 END = 20
 """Seconds for everything to end: 10 at most on an idle machine."""

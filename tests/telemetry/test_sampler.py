@@ -19,7 +19,7 @@ from deeppool.telemetry.gpu_meter import GpuMeter
 from deeppool.telemetry.record import GpuSample, Sample, Telemetry
 from deeppool.telemetry.sampler import Sampler
 
-PATIENCE = 30.0
+PATIENCE = 300.0
 
 
 class Seen:

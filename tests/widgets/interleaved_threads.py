@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-TIMEOUT = 10.0
+TIMEOUT = 120.0
 """Seconds to wait for the other thread to request the lock, which it does unless the code under test is wrong."""
 
 

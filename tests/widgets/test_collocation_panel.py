@@ -310,9 +310,9 @@ def test_a_real_run_is_followed_its_bound_changed_and_its_record_kept(tmp_path: 
     def collocated() -> list[LiveSample]:
         return [one for one in run.samples if one.condition == "collocated"]
 
-    wait_until(lambda: bool(collocated()) or run.state != "running", 4 * TIMEOUT)
+    wait_until(lambda: bool(collocated()) or run.state != "running", 2 * TIMEOUT)
     panel.settings.bound.value = 1.0
-    record = run.result(4 * TIMEOUT)
+    record = run.result(2 * TIMEOUT)
     wait_until(lambda: not panel.launch.disabled)
     assert panel.problem == ""
     assert dp.load(panel.path) == panel.record == record

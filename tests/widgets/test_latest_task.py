@@ -33,14 +33,14 @@ class TaskRecorder:
     def end(self, *names: str) -> None:
         for name in names:
             self.may_end[name].set()
-        assert self.latest.wait(30)
+        assert self.latest.wait(300)
 
 
 def test_a_result_is_reported_in_another_thread() -> None:
     latest, reported = LatestTask(), []
     assert latest.wait(0)
     latest.submit("a", threading.current_thread, reported.append, reported.append)
-    assert latest.wait(30)
+    assert latest.wait(300)
     assert len(reported) == 1
     assert reported[0] is not threading.main_thread()
 
@@ -48,7 +48,7 @@ def test_a_result_is_reported_in_another_thread() -> None:
 def test_of_what_waits_only_the_newest_begins() -> None:
     recorder = TaskRecorder()
     recorder.submit("a")
-    assert recorder.started["a"].wait(30)
+    assert recorder.started["a"].wait(300)
     recorder.submit("b")
     recorder.submit("c")
     recorder.submit("d")
@@ -60,7 +60,7 @@ def test_of_what_waits_only_the_newest_begins() -> None:
 def test_what_checks_cancellation_a_cancellation_ends_as_soon_as_it_is_superseded() -> None:
     recorder = TaskRecorder()
     recorder.submit("a", checks_cancellation=True)
-    assert recorder.started["a"].wait(30)
+    assert recorder.started["a"].wait(300)
     recorder.submit("b")
     # Nothing lets a end but its being superseded.
     recorder.end("b")
@@ -71,7 +71,7 @@ def test_what_checks_cancellation_a_cancellation_ends_as_soon_as_it_is_supersede
 def test_the_same_task_goes_on_and_what_waited_behind_it_is_forgotten() -> None:
     recorder = TaskRecorder()
     recorder.submit("a", checks_cancellation=True)
-    assert recorder.started["a"].wait(30)
+    assert recorder.started["a"].wait(300)
     recorder.submit("a", checks_cancellation=True)
     recorder.end("a")
     assert recorder.begun == ["a"]
@@ -81,7 +81,7 @@ def test_the_same_task_goes_on_and_what_waited_behind_it_is_forgotten() -> None:
 def test_a_task_that_was_superseded_and_is_asked_again_begins_again() -> None:
     recorder = TaskRecorder()
     recorder.submit("a")
-    assert recorder.started["a"].wait(30)
+    assert recorder.started["a"].wait(300)
     recorder.submit("b")
     recorder.submit("a")
     recorder.end("a")
@@ -92,7 +92,7 @@ def test_a_task_that_was_superseded_and_is_asked_again_begins_again() -> None:
 def test_what_is_dropped_is_not_told() -> None:
     recorder = TaskRecorder()
     recorder.submit("a")
-    assert recorder.started["a"].wait(30)
+    assert recorder.started["a"].wait(300)
     recorder.submit("b")
     recorder.latest.cancel()
     recorder.end("a")
@@ -117,6 +117,6 @@ def test_a_reader_that_fails_is_reported_its_own_error() -> None:
         raise KeyError("drawn")
 
     latest.submit("a", lambda: 1, on_result, failed.append)
-    assert latest.wait(30)
+    assert latest.wait(300)
     with pytest.raises(KeyError):
         raise failed[0]

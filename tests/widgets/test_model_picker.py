@@ -150,12 +150,12 @@ def test_a_capture_is_cancelled(monkeypatch):
 
     def held(*arguments):
         entered.set()
-        leave.wait(60)
+        leave.wait(300)
         return original(*arguments)
 
     monkeypatch.setattr(capturing, "_export_model", held)
     picker = ModelPicker(small(), (8,))
-    assert entered.wait(60)
+    assert entered.wait(300)
     assert (picker.row.start.disabled, picker.row.cancel.disabled) == (True, False)
     picker.row.cancel.click()
     leave.set()
@@ -208,7 +208,7 @@ def test_where_nobody_can_press_a_button_it_is_the_graph():
 def test_two_clicks_are_one_capture(monkeypatch):
     leave = threading.Event()
     original = capturing._export_model
-    monkeypatch.setattr(capturing, "_export_model", lambda *a: leave.wait(60) and original(*a))
+    monkeypatch.setattr(capturing, "_export_model", lambda *a: leave.wait(300) and original(*a))
     picker = ModelPicker(small(), (8,))
     run = picker.row.run
     picker.row.start.click()

@@ -46,7 +46,7 @@ def held(monkeypatch):
         resume_hint[0] -= 1
         if resume_hint[0] == 0:
             entered.set()
-            assert leave.wait(60)
+            assert leave.wait(300)
 
     monkeypatch.setattr(MeasurementLog, "add", add)
     return entered, leave
@@ -93,7 +93,7 @@ def test_a_cancelled_measurement_is_resumed(model, tmp_path, held):
     file = tmp_path / "small.json"
     panel = panel_of(model, output=file)
     panel.row.start.click()
-    assert entered.wait(60)
+    assert entered.wait(300)
     panel.row.cancel.click()
     leave.set()
     assert ended(panel.row) == "cancelled"
@@ -114,7 +114,7 @@ def test_what_was_measured_otherwise_is_not_offered(model, tmp_path, held):
     entered, leave = held
     panel = panel_of(model, output=tmp_path / "small.json")
     panel.row.start.click()
-    assert entered.wait(60)
+    assert entered.wait(300)
     panel.row.cancel.click()
     leave.set()
     ended(panel.row)
@@ -130,7 +130,7 @@ def test_without_a_file_a_cancelled_measurement_says_that_nothing_is_kept(model,
     entered, leave = held
     panel = panel_of(model)
     panel.row.start.click()
-    assert entered.wait(60)
+    assert entered.wait(300)
     panel.row.cancel.click()
     leave.set()
     assert ended(panel.row) == "cancelled"

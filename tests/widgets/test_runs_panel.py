@@ -13,7 +13,7 @@ from deeppool.widgets import RunsPanel
 from deeppool.widgets.runs_panel import describe
 from tests.runs.test_handle import wait_until
 
-PATIENCE = 60
+PATIENCE = 300
 NEVER = 10_000.0
 """Seconds: the panel looks when it is told to."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from deeppool.widgets.run_row import RunRow
 
-TIMEOUT = 120
+TIMEOUT = 300
 """Seconds for what takes a moment on an idle machine."""
 
 
