@@ -54,7 +54,8 @@ def test_one_rank_of_eight_runs_on_one_core_and_lasts_as_long_as_the_plan(tmp_pa
     elsewhere = 0.04 * middle
     front = run["foreground"]
     assert front["alone"]["iteration_time"]["p50"] >= elsewhere
-    assert front["alone"]["idle_share"][0] > 0.5
+    # However long the second half takes on a busy machine, the first is waited for.
+    assert front["alone"]["idle_share"][0] * front["alone"]["iteration_time"]["mean"] >= 0.95 * elsewhere
     assert front["first_loss"] is None
     assert run["background"]["harvest"] > 0
     assert "emulated: rank 5 of 8" in run["timeline"]["title"]

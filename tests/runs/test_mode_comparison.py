@@ -24,7 +24,7 @@ def test_a_late_rank_holds_up_exact_modes_which_train_as_one_process_does_and_no
     sizes = {"batch": 16, "features": 8, "samples": 64}
     seen: list[tuple[str, int]] = []
     found = compare_modes(
-        "hyperplane", fixed([0.0, 0.3]), ranks=2, updates=6, step=0.001, points=3,
+        "hyperplane", fixed([0.0, 0.3]), ranks=2, updates=6, step=0.001, points=3, seeds=(0, 1),
         modes=("full", "straggler-aware", "solo"),
         on_point=lambda mode, seed, point: seen.append((mode, point.updates)), **sizes,
     )  # fmt: skip
@@ -35,14 +35,15 @@ def test_a_late_rank_holds_up_exact_modes_which_train_as_one_process_does_and_no
         ((task.loss(update, 0, 2) + task.loss(update, 1, 2)) / 2).backward()
         task.optimizer.step()
     for mode in ("full", "straggler-aware"):
-        [training] = found.of(mode)
+        training, another = found.of(mode)
         assert [point.updates for point in training.points] == [2, 4, 6]
         assert training.final.loss == pytest.approx(task.score()[0], rel=1e-4)
-        assert training.gradients == 12
-        assert training.final.seconds > 6 * 0.3
-    [solo] = found.of("solo")
+        assert training.gradients == another.gradients == 12
+        assert min(training.final.seconds, another.final.seconds) > 6 * 0.3
+    # Alone it takes a hundredth of a second, to which a busy machine adds, more to one than to the other.
+    solo = min(found.of("solo"), key=lambda each: each.final.seconds)
     assert solo.gradients < 12
-    assert found.speedup("solo")[0] > 2
+    assert found.of("full")[solo.seed].final.seconds > 2 * solo.final.seconds
     assert ("full", 4) in seen
     assert "solo" in str(found) and "2 ranks" in str(found)
 
