@@ -8,6 +8,7 @@ import typer
 from deeppool.cli.options import AsJson, numbers
 from deeppool.cli.output import progress, show
 from deeppool.errors import InvalidValueError
+from deeppool.processes.fork_server_client import import_and_fork
 
 if TYPE_CHECKING:
     from deeppool.cluster.cluster import Cluster
@@ -58,6 +59,9 @@ def network(
     """
     from deeppool.base import serialization
     from deeppool.processes.torchrun import started_by_torchrun
+
+    if not started_by_torchrun():
+        import_and_fork("deeppool.profiling.network.measure", "deeppool.profiling.network.rank")
     from deeppool.profiling.network.measure import SIZES, join_measurement, measure_network
 
     serialization.check_writable(output)

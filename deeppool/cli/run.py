@@ -21,6 +21,7 @@ from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
 from deeppool.cli.train import find_own
 from deeppool.errors import InvalidValueError, RunError
+from deeppool.processes.fork_server_client import import_and_fork
 
 if TYPE_CHECKING:
     from deeppool.planning.plan import Plan
@@ -75,6 +76,7 @@ def run(
 
     Emulating one rank of eight: `deeppool run plan8.json --emulate-rank 0 --background resnet18`
     """
+    import_and_fork("deeppool.runs.launch", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
     from deeppool.collocation.job_queue import BATCH, BackgroundJob

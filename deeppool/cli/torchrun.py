@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from deeppool.cli.inputs import warn
-from deeppool.processes.fork_server_client import fork_server
 
 if TYPE_CHECKING:
     from deeppool.processes.torchrun.rendezvous import WorkerGroup
@@ -16,9 +15,6 @@ def torchrun_workers() -> Iterator["WorkerGroup | None"]:
     """torchrun's processes, where it started this one: those that are not rank 0 serve it in here, and exit."""
     from deeppool.processes.torchrun import started_by_torchrun
 
-    # While this process reads its files and loads torch, another loads what the ranks will need.
-    if (ready := fork_server()) is not None:
-        ready.preload("deeppool.execution.worker")
     if not started_by_torchrun():
         yield None
         return

@@ -23,6 +23,7 @@ from deeppool.cli.options import (
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
 from deeppool.errors import InvalidValueError
+from deeppool.processes.fork_server_client import import_and_fork
 
 if TYPE_CHECKING:
     from deeppool.collocation.job_queue import BackgroundJob
@@ -94,6 +95,7 @@ def train(
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
     checkpoint folder.
     """
+    import_and_fork("deeppool.runs.train", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
     from deeppool.planning.plan import Plan

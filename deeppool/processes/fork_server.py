@@ -188,23 +188,63 @@ def _run_module(
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
     importlib.import_module(module).main()
-    # As at the end of Python, without freeing torch's modules, which takes seconds.
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """Ends as Python does, without freeing torch's modules, which takes seconds."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
-def main() -> None:
-    """Serves the client that started this process; its arguments are the descriptors of the socket and the lifeline."""
-    # Python counts threads of numeric libraries, which handle a fork themselves.
+def allow_forks() -> None:
+    """Ignores Python's warning of threads: it counts those of numeric libraries, which handle a fork themselves."""
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
+
+
+def serve_in_fork(link: int, lifeline: int) -> NoReturn:
+    """Serves as :func:`main`, in a fork of the client's process, which has imported modules and done nothing else."""
+    _set_title(__name__)
+    # Its files, signal handlers and main module are the client's own.
+    for descriptor in (int(file.name) for file in Path("/proc/self/fd").iterdir()):
+        if descriptor > 2 and descriptor not in (link, lifeline):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.modules["__main__"] = sys.modules[__name__]
+    sys.stdout.flush()
+    code: str | int | None = 1
+    try:
+        main(link, lifeline)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    _exit(code or 0)
+
+
+def main(link: int, lifeline: int) -> None:
+    """Serves the client that started this process.
+
+    Args:
+        link: descriptor of the socket.
+        lifeline: descriptor of the lifeline's end to read.
+    """
+    allow_forks()
     # Imports make objects that stay: collecting garbage is a fifth of their time.
     gc.disable()
-    server = ForkServer(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    server = ForkServer(socket.socket(fileno=link), lifeline)
     if (run_worker := server.serve()) is not None:
         run_worker()
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -2,13 +2,17 @@
 
 Importing torch costs seconds of CPU time. The fork server (:mod:`deeppool.processes.fork_server`) spends them once per
 launcher: a second run in the same notebook starts at once, and a background job that starts beside a running foreground
-takes little CPU time from it. Linux only: elsewhere the libraries below torch do not survive a fork.
+takes little CPU time from it. A command spends them itself and forks its server (:func:`import_and_fork`). Linux only:
+elsewhere the libraries below torch do not survive a fork.
 """
 
 # Not multiprocessing's forkserver: what a killed worker had started survives it, and its modules are fixed.
 
 import atexit
 import contextlib
+import functools
+import gc
+import importlib
 import itertools
 import json
 import os
@@ -24,7 +28,7 @@ from typing import Any, TextIO
 
 from deeppool.errors import RunError
 from deeppool.processes import stop_detector
-from deeppool.processes.fork_server import REPORT_BYTES, kill_group, send_request
+from deeppool.processes.fork_server import REPORT_BYTES, allow_forks, kill_group, send_request, serve_in_fork
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
@@ -33,7 +37,8 @@ START_SECONDS = 120
 CLOSING_SECONDS = 2.0
 """Time limit for a server that was drained to end."""
 TITLE_ROOM = 80
-"""Characters by which a worker's title may be longer than the server's own command line."""
+"""Characters by which a worker's title may be longer than the server's own command line; in a fork of a command it ends
+where that command's line does."""
 READ_WHEN_LOADED = tuple("ATEN CUDA DNNL GOMP GLOO KMP LD_ MKL NCCL NUMEXPR OMP OPENBLAS PYTHON PYTORCH TORCH".split())
 """Prefixes of environment variables that libraries read when they are loaded: a server with other values is no use."""
 READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)
@@ -88,8 +93,12 @@ class ForkServerClient:
     process at the latest, the kernel kills them (:func:`deeppool.processes.fork_server.end_with`).
     """
 
-    def __init__(self) -> None:
-        """Starts the server."""
+    def __init__(self, *, fork: bool = False) -> None:
+        """Starts the server.
+
+        Args:
+            fork: it is a fork of this process, which has imported modules and done nothing else.
+        """
         self._environment = dict(os.environ)
         self._link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lifeline, self._lifeline = os.pipe()
@@ -103,6 +112,7 @@ class ForkServerClient:
         """How the server ended, for messages."""
         with link, os.fdopen(lifeline, "rb"):
             inherited = [link.fileno(), lifeline]
+            serve = functools.partial(serve_in_fork, *inherited)
             # A process group of its own, but no session: as for every process, see deeppool.processes.managed_process.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "deeppool.processes.fork_server", *map(str, inherited), TITLE_ROOM * " "],
@@ -111,6 +121,9 @@ class ForkServerClient:
                 stderr=subprocess.DEVNULL,
                 pass_fds=inherited,
                 process_group=0,
+                # It never returns, so a fork starts no program, and is waited for and killed as one.
+                preexec_fn=serve if fork else None,  # noqa: PLW1509  no other thread runs
+                restore_signals=not fork,
             )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -260,8 +273,12 @@ def _close_lifeline(lifeline: int) -> None:
             os.close(lifeline)
 
 
-def fork_server() -> ForkServerClient | None:
-    """Returns the fork server of this process, started on first use, or None on platforms without one."""
+def fork_server(*, fork: bool = False) -> ForkServerClient | None:
+    """Returns the fork server of this process, started on first use, or None on platforms without one.
+
+    Args:
+        fork: it is a fork of this process: see :class:`ForkServerClient`.
+    """
     global _client  # noqa: PLW0603  one per process is the point
     if not FORKS:
         return None
@@ -270,9 +287,30 @@ def fork_server() -> ForkServerClient | None:
             return _client
         if _client is not None:
             _client.drain()
-        _client = ForkServerClient()
+        _client = ForkServerClient(fork=fork)
         atexit.register(_client.close)
         return _client
+
+
+def import_and_fork(own: str, workers: str) -> None:
+    """Imports a module, then forks the fork server from this process: torch is imported once. A command begins so.
+
+    Where something has happened that a fork would inherit, with torch or in a thread, the server is a new process.
+
+    Args:
+        own: this process needs it.
+        workers: its workers run it; the server imports it in advance.
+    """
+    nothing_happened = "torch" not in sys.modules and threading.active_count() == 1
+    if nothing_happened:
+        # As in the server: what is imported never becomes garbage.
+        gc.disable()
+        importlib.import_module(own)
+        gc.freeze()
+        gc.enable()
+        allow_forks()
+    if (server := fork_server(fork=nothing_happened)) is not None:
+        server.preload(workers)
 
 
 def _reset_in_fork() -> None:

@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -62,6 +63,8 @@ def describe() -> dict[str, object]:
         "open": len(list(Path("/proc/self/fd").iterdir())),
         "collects": gc.isenabled(),
         "prepared": PREPARED,
+        "main": sys.modules["__main__"].__spec__.name,
+        "terminates": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
     }
 
 

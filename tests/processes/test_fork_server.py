@@ -1,6 +1,7 @@
 """Processes forked by the fork server behave like new ones and never outlive their launcher."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -144,9 +145,11 @@ def test_a_stopped_process_is_killed_alone(own: ForkServerClient, monkeypatch: p
 
 LAUNCHER = f"""
 import sys
-from deeppool.processes.fork_server_client import ForkServerClient
+from deeppool.processes.fork_server_client import fork_server, import_and_fork
 from deeppool.processes.managed_process import ManagedProcess, receive
-server = ForkServerClient()
+if sys.argv[1] == "fork":
+    import_and_fork("json", "{HOLDING}")
+server = fork_server()
 child = ManagedProcess("{HOLDING}", "child", fork_server=server)
 for command in ("start", "hold"):
     child.send(command)
@@ -156,23 +159,81 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.parametrize("server", ["new process", "fork"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["hanging", "stopped"])
-def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_server(stopped: bool) -> None:
+def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_server(stopped: bool, server: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LAUNCHER, server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as launcher:
         assert launcher.stdout is not None
-        _, child, server = everything = [psutil.Process(int(launcher.stdout.readline())) for _ in range(3)]
+        _, child, parent = everything = [psutil.Process(int(launcher.stdout.readline())) for _ in range(3)]
         try:
-            for process in (child, server) if stopped else ():
+            for process in (child, parent) if stopped else ():
                 process.suspend()
-            for process in (server, launcher):
+            for process in (parent, launcher):
                 process.kill()
             assert list(map(ended, everything)) == [True] * 3
         finally:
             for process in everything:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+
+
+COMMAND = f"""
+import json, signal, sys
+from deeppool.errors import RunError
+from deeppool.processes.fork_server_client import fork_server, import_and_fork
+from deeppool.processes.managed_process import ManagedProcess, receive
+print("printed", end=" ")
+opened = open("/proc/self/status")
+signal.signal(signal.SIGTERM, lambda *_: None)
+import_and_fork("torch", "{MODULE}")
+with ManagedProcess("{MODULE}", "one", fork_server=fork_server()) as child:
+    child.send("describe")
+    found = receive(child, {SECONDS})
+    child.send("fail")
+    try:
+        receive(child, {SECONDS})
+    except RunError as error:
+        found["error"] = str(error)
+print(json.dumps(found))
+"""
+
+
+def test_a_process_that_is_forked_from_a_fork_of_a_command_behaves_like_a_new_one(own: ForkServerClient) -> None:
+    with ManagedProcess(MODULE, "one", fork_server=own) as child:
+        usual = describe(child)
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert (done.stdout[:8], done.stderr) == ("printed ", "")
+    found = json.loads(done.stdout[8:])
+    assert found["group"] == found["pid"]
+    assert found["title"].strip("\0 ") == f"{MODULE}: one"
+    alike = ("cwd", "environment", "open", "collects", "main", "terminates")
+    assert {name: found[name] for name in alike} == {name: usual[name] for name in alike}
+    assert found["drawn"] != usual["drawn"]
+    assert found["prepared"] == [[found["parent"], 1]]
+    assert found["error"] == "one ended with exit code 3: the last words"
+
+
+BEFORE = {
+    "nothing": "",
+    "a thread runs": "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "torch is loaded": "sys.modules['torch'] = sys",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_command_forks_its_fork_server_only_before_anything_happens(before: str) -> None:
+    program = f"""
+import sys, threading, psutil
+from deeppool.processes.fork_server_client import fork_server, import_and_fork
+{BEFORE[before]}
+import_and_fork("json", "{HOLDING}")
+print(psutil.Process(fork_server()._process.pid).cmdline()[0].strip())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True)
+    forked = "deeppool.processes.fork_server\n"
+    assert (done.stdout, done.stderr) == (forked if before == "nothing" else f"{sys.executable}\n", "")
 
 
 def test_another_fork_server_starts_when_variables_that_libraries_read_when_loaded_change(
