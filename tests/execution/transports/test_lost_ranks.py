@@ -11,7 +11,8 @@ import pytest
 from deeppool.execution.transports.native.build import load_engine
 
 RANKS = Path(__file__).with_name("lost_ranks.py")
-TIMEOUT = 2.0
+SOON = 60.0
+"""Seconds; at once on an idle machine."""
 
 
 @pytest.mark.processes
@@ -23,12 +24,12 @@ TIMEOUT = 2.0
 def test_the_others_end_in_an_error_soon(transport: str, lost: signal.Signals, mode: str, tmp_path: Path) -> None:
     if transport == "tcp-native" and load_engine() is None:
         pytest.skip("the native engine cannot be compiled here")
-    arguments = [sys.executable, str(RANKS), str(tmp_path), transport, mode, str(int(lost)), str(TIMEOUT)]
-    subprocess.run(arguments, timeout=100, check=True)
+    # A stopped rank is only known by its silence; the end of a killed one is seen long before it counts as silent.
+    timeout = 5 * SOON if lost == signal.SIGKILL else 2.0
+    arguments = [sys.executable, str(RANKS), str(tmp_path), transport, mode, str(int(lost)), str(timeout)]
+    subprocess.run(arguments, timeout=8 * SOON, check=True)
     others = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (1, 2)]
-    # A stopped rank is only known by its silence; the end of a killed one is seen at once.
-    limit = 10.0 if lost == signal.SIGKILL else TIMEOUT + 5.0
-    assert all(each["seconds"] < limit for each in others)
+    assert all(each["seconds"] < SOON for each in others)
     if lost == signal.SIGKILL:
         assert {each["kind"] for each in others} == {"RankFailedError"}
         assert any("rank 0 of a partial all-reduce ended" in each["text"] for each in others)

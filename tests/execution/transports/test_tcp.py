@@ -150,11 +150,20 @@ def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(engine) ->
     on_ranks(2, train)
 
 
-def test_a_stranger_without_the_secret_is_refused_and_a_missing_rank_named() -> None:
-    peers = Peers(0, "127.0.0.1", SECRET, timeout=0.5)
+def test_a_stranger_without_the_secret_is_refused_and_a_rank_that_comes_later_is_not() -> None:
+    first, second = (Peers(rank, "127.0.0.1", SECRET, timeout=300) for rank in range(2))
+    addresses = [first.address, second.address]
     with ThreadPoolExecutor(1) as pool:
-        connected = pool.submit(peers.connect, [peers.address, ("", 0)])
+        connected = pool.submit(first.connect, addresses)
         with pytest.raises(AuthenticationError):
-            Client(peers.address, authkey=b"a guess")
-        with pytest.raises(RunError, match=r"ranks \[1\] did not connect to rank 0"):
-            connected.result()
+            Client(first.address, authkey=b"a guess")
+        for found in (second.connect(addresses), connected.result()):
+            for connection in found.values():
+                connection.close()
+    assert list(connected.result()) == [1]
+
+
+def test_a_missing_rank_is_named() -> None:
+    peers = Peers(0, "127.0.0.1", SECRET, timeout=0.1)
+    with pytest.raises(RunError, match=r"ranks \[1\] did not connect to rank 0"):
+        peers.connect([peers.address, ("", 0)])

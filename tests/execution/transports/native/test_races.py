@@ -203,7 +203,7 @@ def test_a_system_without_file_descriptors_is_an_error() -> None:
 
 @pytest.mark.usefixtures("leaks")
 def test_a_silent_stranger_does_not_keep_a_rank_from_connecting(monkeypatch) -> None:
-    monkeypatch.setattr("deeppool.execution.transports.tcp_peers._HANDSHAKE", 0.05)
+    monkeypatch.setattr("deeppool.execution.transports.tcp_peers._HANDSHAKE", 2.0)
     ranks = [Peers(rank, "127.0.0.1", b"secret", timeout=SECONDS) for rank in range(2)]
     with socket.create_connection(ranks[0].address), ThreadPoolExecutor(2) as pool:
         connected = list(pool.map(lambda each: each.connect([rank.address for rank in ranks]), ranks))
