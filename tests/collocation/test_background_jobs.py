@@ -96,7 +96,9 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def cpu_of_threads(process: psutil.Process) -> dict[int, float]:
-    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    """CPU seconds of each thread by the scheduler's counters: the times of ``psutil`` grow by ticks of 10 ms."""
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return {int(task.name): int((task / "schedstat").read_text().split()[0]) * 1e-9 for task in tasks}
 
 
 def is_idle_class(thread: int) -> bool:
@@ -124,20 +126,21 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
         # When memory runs out the kernel takes it before any rank.
         assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
 
+        # Where something else uses this core, a second of the lowest priority takes minutes: a few steps are enough.
         before = cpu_of_threads(process)
         started = time.perf_counter()
         group.begin()
-        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.5, seconds=300)
+        wait_until(lambda: sum(cpu_of_threads(process).values()) > sum(before.values()) + 0.1, seconds=500)
         used = {thread: cpu - before.get(thread, 0.0) for thread, cpu in cpu_of_threads(process).items()}
         # A priority belongs to a thread; torch may have started some of its own before it was lowered.
         assert sum(cpu for thread, cpu in used.items() if not is_idle_class(thread)) <= 0.1 * sum(used.values())
-        busy = {core for thread, cpu in used.items() if cpu > 0.1 for core in os.sched_getaffinity(thread)}
+        busy = {core for thread, cpu in used.items() if cpu > 0.02 for core in os.sched_getaffinity(thread)}
         assert busy == {core}
 
         work = WorkDone()
         group.measure(work, started)
     assert work.steps > 0
-    assert work.seconds > 0.5
+    assert work.seconds > 0.1
     assert all(map(math.isfinite, work.losses))
     assert {span.kind for span in work.spans} == {"background"}
     assert group.ended == "stopped"
