@@ -16,7 +16,7 @@ from tests.browser.server import Server
 
 Theme = Literal["JupyterLab Light", "JupyterLab Dark"]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds for what takes a moment on an idle machine."""
 POLL, LONGEST_POLL = 0.05, 0.4
 """Seconds between two looks, which keep the page from what it does: each is twice the one before."""

@@ -17,8 +17,8 @@ from typing import Any, Self
 import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-START_SECONDS = 90.0
-END_SECONDS = 30.0
+START_SECONDS = 300.0
+END_SECONDS = 120.0
 FORK_SERVER = "deeppool.processes.fork_server"
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

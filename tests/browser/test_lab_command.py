@@ -48,7 +48,7 @@ def test_the_users_copy_runs_behind_a_token_on_this_machine_only(lab_command: La
         assert refused(server.url + path)
     assert not refused(f"{server.url}/api/contents?token={server.token}")
     second = subprocess.run(
-        server.command(), env=environment(server.folder), capture_output=True, timeout=60, check=False
+        server.command(), env=environment(server.folder), capture_output=True, timeout=300, check=False
     )
     assert second.returncode == 1
     assert f"port {server.port} is not available" in second.stderr.decode()

@@ -220,7 +220,7 @@ def test_reports_show_every_figure_without_a_network(execute: Execute, tmp_path:
             page.goto(Path(result.html).as_uri())
             expected = sum(figures_of(cell) for cell in cells_of(Path(result.notebook)) if cell.cell_type == "code")
             page.wait_for_function(
-                f"document.querySelectorAll('.js-plotly-plot:has(svg.main-svg)').length >= {expected}", timeout=60_000
+                f"document.querySelectorAll('.js-plotly-plot:has(svg.main-svg)').length >= {expected}", timeout=240_000
             )
             plots = page.locator(".js-plotly-plot").all()
             assert len(plots) == expected > 0
