@@ -121,14 +121,14 @@ def group(then: str) -> Iterator[int]:
 def test_a_groups_usage_is_that_of_all_its_processes() -> None:
     with group("import signal; signal.pause()") as leader:
         # They have said that they hold it, and go to sleep next.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while look([leader])[leader].runnable and time.monotonic() < deadline:
             time.sleep(0.01)
         found = look([leader, 2**22 + 1])
         assert list(found) == [leader]
         assert 96 * MIB < found[leader].memory < 160 * MIB
         assert found[leader].cpu > 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while look([leader])[leader].runnable:
             assert time.monotonic() < deadline, "it has nothing left to do"
 

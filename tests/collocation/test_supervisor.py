@@ -105,7 +105,7 @@ def job(**choices: object) -> BackgroundJob:
 
 
 def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

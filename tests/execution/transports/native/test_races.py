@@ -76,7 +76,7 @@ def leaks() -> Iterator[None]:
     yield
     gc.collect()
     # What other threads of this process open for a moment is no leak.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(now > then for now, then in zip(held(), before, strict=True)):
         assert time.monotonic() < deadline, f"files and threads before {before}, now {held()}"
         time.sleep(0.01)
