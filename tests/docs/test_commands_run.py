@@ -35,7 +35,7 @@ PLACEHOLDERS = {
     "examples/workload.json": "few-jobs.json",
 }
 LESS = {
-    "network": ("--seconds", "2", "--sizes", "4,65536,4194304"),
+    "network": ("--seconds", "2", "--sizes", "4,65536,16777216"),
     "run": ("--seconds", "1"),
     "plan": ("--gpus", "2", "--global-batch", "8"),
 }

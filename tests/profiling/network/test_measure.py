@@ -122,15 +122,31 @@ def test_large_sizes_of_a_slow_network_are_left_out_whose_runs_would_take_longer
 # -- real ranks -------------------------------------------------------------------------------------
 
 
+def measure_three(**choices: object) -> tuple[Cluster, list[tuple[str, float]]]:
+    """The network of three ranks, and what is reported; as its error asks for, measured again if no bandwidth shows.
+
+    On a busy machine ranks may wait so long for their cores that 4 MiB take as long as 4 B.
+    """
+    reports: list[tuple[str, float]] = []
+    for _ in range(10):
+        reports.clear()
+        try:
+            cluster = dp.measure_network(
+                3, backend="gloo", sizes=SIZES, seconds=0.3, on_progress=lambda *what: reports.append(what), **choices
+            )
+        except RunError as error:
+            if "which shows no bandwidth" not in str(error):
+                raise
+        else:
+            return cluster, reports
+    pytest.fail("no bandwidth in ten measurements")
+
+
 @pytest.fixture(scope="module")
 def measured() -> tuple[Cluster, list[tuple[str, float]]]:
-    reports = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        cluster = dp.measure_network(
-            3, backend="gloo", sizes=SIZES, seconds=0.3, name="mine", on_progress=lambda *what: reports.append(what)
-        )
-    return cluster, reports
+        return measure_three(name="mine")
 
 
 @pytest.mark.processes
@@ -158,7 +174,7 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
 @pytest.mark.processes
 def test_every_schedule_is_measured_if_asked_for(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    cluster = dp.measure_network(3, backend="gloo", sizes=SIZES, seconds=0.3, schedules=True)
+    cluster, _ = measure_three(schedules=True)
     assert dp.load(dp.save(cluster, tmp_path / "mine.json")) == cluster
     expected = {"library", *ALL_REDUCES} - {"hierarchical"}
     for ranks in (2, 3):
