@@ -163,8 +163,8 @@ def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: 
         opened = time.perf_counter()
         page.set_limits(open=True, share=1.0, banned=frozenset())
         before = page.done[0]
-        # On a busy machine most pieces are not seen at work by any sample of the core.
-        wait_until(lambda: page.done[0] > before + 20, seconds=300)
+        # On a busy machine few pieces are seen at work by a sample of the core: it was three of eighteen.
+        wait_until(lambda: page.done[0] > before + 80, seconds=300)
         work = WorkDone()
         group.measure(work, started)
         page.close()
