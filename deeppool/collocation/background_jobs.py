@@ -16,8 +16,8 @@ from deeppool.collocation.helper_processes import START_SECONDS
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.processes.managed_process import Message, ProcessDiedError
 
-SWITCH_SECONDS = 60.0
-"""Time-out for a job to rest: its step ends first, and at the lowest priority that may wait for the core."""
+SWITCH_SECONDS = 300.0
+"""Time-out for a job to rest: its step ends first, and at the lowest priority that may wait for a busy core."""
 
 
 @dataclass(slots=True)

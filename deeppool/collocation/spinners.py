@@ -9,7 +9,7 @@ from deeppool.collocation.helper_processes import START_SECONDS, HelperProcesses
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import ProcessDiedError
 
-REST_SECONDS = 60.0
+REST_SECONDS = 300.0
 """Time-out for a spinner to rest; at the lowest priority it may wait for the core."""
 
 

@@ -28,8 +28,8 @@ from tests.processes.children import gone
 CYCLES = int(os.environ.get("DEEPPOOL_SOAK_CYCLES", "2"))
 SEED = int(os.environ.get("DEEPPOOL_SOAK_SEED", "1"))
 CYCLE_SECONDS = 300
-GONE_SECONDS = 60
-"""Seconds within which every process has ended after a fault, on a busy machine, too."""
+GONE_SECONDS = 180
+"""Seconds within which every process has ended after a fault; on a busy machine the lowest priority takes long."""
 STOP_SECONDS = STOPPED_SECONDS + 10
 """Seconds of a stop that is noticed."""
 LONG = 100_000
