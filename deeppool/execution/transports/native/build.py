@@ -17,8 +17,8 @@ from deeppool.errors import RunError
 
 _SOURCES = ("engine.cpp", "firing.hpp", "participant.hpp", "peers.hpp", "straggler_aware.hpp")
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
-_SECONDS = 120.0
-"""Limit of a compilation, and of the wait for another process's."""
+_SECONDS = 400.0
+"""Limit of a compilation, which takes six seconds of a processor, and of the wait for another process's."""
 _log = logging.getLogger(__name__)
 
 
