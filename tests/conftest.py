@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
@@ -21,8 +21,8 @@ gc.disable()
 # Before any test module imports torchvision.
 define_missing_operators()
 
-# A busy machine is slow, and no test is about the time of one example.
-settings.register_profile("deeppool", deadline=None)
+# A busy machine is slow, and no test is about the time of one example, nor about that of making it.
+settings.register_profile("deeppool", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("deeppool")
 
 CHECKOUT = Path(__file__).parents[1]
