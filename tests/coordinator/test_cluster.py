@@ -198,7 +198,7 @@ def day(nodes: Nodes) -> Day:
     return Day(together, *ended, beside, len(held), priorities, cancelled, left, files, coordinator.status())
 
 
-def test_a_training_over_two_nodes_is_the_training_of_one_machine(day: Day) -> None:
+def test_a_training_over_two_nodes_is_the_training_of_one_machine(day: Day, warnings_of_other_tests: None) -> None:
     assert day.first.state == "done", day.first
     assert day.first.machines == (HEAD, OTHER)
     expected = dp.train(make_plan(2), make_job(), steps=6)
