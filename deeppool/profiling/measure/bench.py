@@ -10,7 +10,7 @@ from deeppool.errors import ProfileError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
-from deeppool.profiling.measure.sampling import LONG_ITERATION, is_sufficient, progress
+from deeppool.profiling.measure.sampling import LONG_ITERATION, is_sufficient, minimum_seconds, progress
 from deeppool.profiling.measure.update import UpdateBench
 from deeppool.profiling.store import MeasurementLog, Runs, Times
 
@@ -52,14 +52,15 @@ class Bench:
     def measure(self, batch: int, runs: Runs, log: MeasurementLog, seconds: float) -> Iterator[float]:
         """Adds iterations to the log until they suffice; yields the estimated completed fraction."""
         yield 0.0
-        if is_sufficient(*runs.seconds, seconds):
+        least = minimum_seconds(self._device.kind)
+        if is_sufficient(*runs.seconds, seconds, least):
             return
         with self._errors(batch):
             once = self._prepare(batch)
             first = once(True)
         if sum(map(sum, first)) >= LONG_ITERATION:
             log.add(batch, True, first)
-        while not is_sufficient(*runs.seconds, seconds):
+        while not is_sufficient(*runs.seconds, seconds, least):
             yield progress(*runs.seconds, seconds)
             stamped = len(runs.layered) <= len(runs.whole)
             with self._errors(batch):

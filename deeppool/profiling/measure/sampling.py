@@ -10,6 +10,8 @@ layers over the same iterations add up to the mean of the iterations, which medi
 import statistics
 from collections.abc import Sequence
 
+from deeppool.device.kinds import emulated_sheet
+
 STEADY = 0.03
 """Sampling stops when the spread of both kinds of iteration is at most this."""
 MINIMUM_RUNS = 5
@@ -44,15 +46,32 @@ def spread(times: Sequence[float]) -> float:
     return (upper - lower) / 2 / middle
 
 
-def is_sufficient(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> bool:
-    """Whether these iterations suffice; ``most`` is the time limit in seconds."""
+def minimum_seconds(device: str) -> float:
+    """Returns the least seconds of all iterations on a device; 0 where time is virtual and all take equally long."""
+    return MINIMUM_SECONDS if emulated_sheet(device) is None else 0.0
+
+
+def is_sufficient(
+    layered: Sequence[float],
+    whole: Sequence[float],
+    most: float = MAXIMUM_SECONDS,
+    least: float = MINIMUM_SECONDS,
+) -> bool:
+    """Whether these iterations suffice.
+
+    Args:
+        layered: seconds of those with stamps between the layers.
+        whole: seconds of those without.
+        most: time limit in seconds.
+        least: see :func:`minimum_seconds`.
+    """
     if len(layered) < 2 or not whole:
         return False
     spent = sum(layered) + sum(whole)
     runs = min(len(layered), len(whole))
     if spent >= most or runs >= MAXIMUM_RUNS:
         return True
-    return runs >= MINIMUM_RUNS and spent >= MINIMUM_SECONDS and max(spread(layered), spread(whole)) <= STEADY
+    return runs >= MINIMUM_RUNS and spent >= least and max(spread(layered), spread(whole)) <= STEADY
 
 
 def progress(layered: Sequence[float], whole: Sequence[float], most: float = MAXIMUM_SECONDS) -> float:

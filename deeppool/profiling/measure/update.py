@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from deeppool.device.protocol import Device
-from deeppool.profiling.measure.sampling import MAXIMUM_RUNS, MINIMUM_RUNS, MINIMUM_SECONDS, typical
+from deeppool.profiling.measure.sampling import MAXIMUM_RUNS, MINIMUM_RUNS, minimum_seconds, typical
 
 MOMENTUM = 0.9
 WARM_UP = 2
@@ -55,7 +55,8 @@ class UpdateBench:
     def seconds_per_byte(self) -> float:
         """Returns the typical seconds of a step per byte of parameters."""
         size = sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)
+        least = minimum_seconds(self._device.kind)
         times: list[float] = []
-        while len(times) < MINIMUM_RUNS or (len(times) < MAXIMUM_RUNS and sum(times) < MINIMUM_SECONDS):
+        while len(times) < MINIMUM_RUNS or (len(times) < MAXIMUM_RUNS and sum(times) < least):
             times.append(self.step())
         return typical(times) / size if size else 0.0

@@ -349,9 +349,12 @@ def test_on_an_emulated_device_the_model_keeps_its_weights(kind, precision):
     assert all(torch.equal(value, before[name]) for name, value in captured.source.state_dict().items())
 
 
-def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_every_time():
+def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_every_time(monkeypatch):
+    monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2 * sampling.MINIMUM_RUNS)
     found, again = (profile(capture(Small(), (8,)), device="emulated:h200", batch_sizes=SIZES) for _ in range(2))
     assert all(abs(check.deviation) < 1e-6 for check in found.checks)
+    # So few are measured.
+    assert {check.runs for check in found.checks} == {sampling.MINIMUM_RUNS}
     for one, other in zip(found.measurements, again.measurements, strict=True):
         assert one.forward == pytest.approx(other.forward)
         assert one.backward == pytest.approx(other.backward)

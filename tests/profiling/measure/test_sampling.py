@@ -3,7 +3,7 @@
 import pytest
 
 from deeppool.profiling.measure import sampling as rules
-from deeppool.profiling.measure.sampling import faster_half, is_sufficient, progress, spread, typical
+from deeppool.profiling.measure.sampling import faster_half, is_sufficient, minimum_seconds, progress, spread, typical
 
 
 def test_the_mean_of_the_faster_half_counts_and_an_outlier_does_not():
@@ -39,6 +39,13 @@ def test_spread_is_half_the_middle_half_over_the_median():
 )
 def test_sampling_ends_when_both_are_steady_or_took_long(layered, whole, is_enough):
     assert is_sufficient(layered, whole) == is_enough
+
+
+def test_in_virtual_time_iterations_may_be_short():
+    short = [0.01] * rules.MINIMUM_RUNS
+    assert is_sufficient(short, short, least=minimum_seconds("emulated:h200"))
+    assert not is_sufficient(short[1:], short, least=minimum_seconds("emulated:h200"))
+    assert not is_sufficient(short, short, least=minimum_seconds("emulated"))
 
 
 def test_more_seconds_are_more_iterations():
