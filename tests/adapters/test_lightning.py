@@ -1,6 +1,7 @@
 """A Trainer of Lightning with transfers trains as with its own DistributedDataParallel."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -9,9 +10,12 @@ from tests.adapters.ranks import RANKS, STEPS
 from tests.profiling.network.test_measure import free_port
 from tests.ranks import run_ranks
 
-pytest.importorskip("lightning", reason="lightning is not installed")
-
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+# Not importorskip: importing it takes seconds of every collection of the tests.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed"),
+]
 
 
 @pytest.fixture(scope="module")

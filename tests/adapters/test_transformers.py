@@ -1,6 +1,7 @@
 """A Trainer of transformers with transfers trains as with its own DistributedDataParallel."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -9,10 +10,13 @@ from tests.adapters.ranks import RANKS, STEPS
 from tests.profiling.network.test_measure import free_port
 from tests.ranks import run_ranks
 
-pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("accelerate", reason="accelerate is not installed")
-
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+# Not importorskip: importing them takes seconds of every collection of the tests.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
