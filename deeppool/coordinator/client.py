@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 NAMESPACE = "deeppool"
 NAME = "coordinator"
 BACKGROUND_BATCH = 4
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 300.0
+"""Time limit in seconds for an answer of the coordinator; a Ray that has ended is noticed long before."""
 LOOK_SECONDS, LOST_LOOKS = 5.0, 3
 """Seconds between two looks whether Ray accepts connections, and how many in a row must fail: it may start again."""
 

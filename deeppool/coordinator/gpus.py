@@ -10,9 +10,10 @@ from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.coordinator.runtime import Runtime
 from deeppool.device.kinds import find_kind
 
-START_SECONDS = 60.0
+START_SECONDS = 240.0
 """Time limit in seconds for the start of a runtime; after it, its node counts as lost."""
-END_SECONDS = 8.0
+END_SECONDS = 60.0
+"""Time limit in seconds for the end of a job's processes on a GPU; after it, its runtime is ended with all of them."""
 
 
 @dataclass(frozen=True, slots=True)

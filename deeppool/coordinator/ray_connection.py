@@ -27,7 +27,10 @@ from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
 
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 120.0
+START_SECONDS = 300.0
+"""Time limit in seconds for the start of Ray: some seconds of a processor, of which a busy machine gives it few."""
+SLOW_START_SECONDS = 240
+"""The same, for each of its processes."""
 STOP_SECONDS = 30.0
 PROBE_SECONDS = 5.0
 
@@ -65,6 +68,10 @@ def ray_environment(*, on_loopback: bool = False) -> dict[str, str]:
         # Ray's nodes would start actors at nice 15: on a busy machine the coordinator, and all that it starts, would
         # get a hundredth of a core, and answer after a minute.
         "RAY_worker_niceness": "0",
+        # Ray gives up a node, its agents and an actor's process that take longer to start: 30, 30 and 60 seconds.
+        "RAY_raylet_start_wait_time_s": str(SLOW_START_SECONDS),
+        "RAY_agent_register_timeout_ms": str(1000 * SLOW_START_SECONDS),
+        "RAY_worker_register_timeout_seconds": str(SLOW_START_SECONDS),
     }
     if not on_loopback:
         return found

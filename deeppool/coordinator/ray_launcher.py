@@ -19,8 +19,8 @@ from deeppool.units import format_bytes
 
 ROUND_TRIPS = 4
 """Round trips per command, by which the offset between two machines' clocks is known."""
-ANSWER_SECONDS = 5.0
-"""Time limit in seconds for an answer of a runtime; after it, the runtime counts as lost."""
+ANSWER_SECONDS = 30.0
+"""Time limit in seconds for an answer of a runtime; after it, the runtime counts as lost. Ray reports a dead one."""
 
 
 @dataclass(frozen=True, slots=True)

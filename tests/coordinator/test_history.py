@@ -148,6 +148,13 @@ def test_a_ray_that_was_imported_before_takes_the_token_and_the_loopback_address
     assert last == (mode, public)
 
 
+def test_a_busy_machine_has_minutes_to_start_processes_of_ray() -> None:
+    raylet = pytest.importorskip("ray._raylet")
+    with ray_connection.ray_environment_set():
+        ray_connection.find_ray()
+        assert raylet.Config.worker_register_timeout_seconds() == ray_connection.SLOW_START_SECONDS
+
+
 def test_the_token_is_this_users_and_stays(state: Path) -> None:
     path = ray_connection.token_file()
     text = path.read_text()
