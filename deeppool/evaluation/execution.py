@@ -30,6 +30,8 @@ SUMMARY_TAG = "summary"
 KERNEL_ENVIRONMENT = {"PLOTLY_RENDERER": "plotly_mimetype", "DEEPPOOL_STATIC": "1"}
 """Environment variables of the kernels."""
 
+KERNEL_SECONDS = 600
+"""Limit for the start of a kernel, and for a cell's output after its end; they take a moment on an idle machine."""
 MAX_SOCKET_PATH = 90
 """Characters; a Unix socket's path is limited to 103 on macOS and to 107 on Linux."""
 
@@ -100,6 +102,8 @@ def execute(task: NotebookTask, sockets: Path) -> ExecutedNotebook:
             str(executed),
             {**task.arguments, "output": str(task.folder)},
             kernel_name="python3",
+            start_timeout=KERNEL_SECONDS,
+            iopub_timeout=KERNEL_SECONDS,
             cwd=str(Path.cwd()),
             progress_bar=False,
             store_widget_state=False,
