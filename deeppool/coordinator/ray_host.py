@@ -4,24 +4,53 @@
 standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
 """
 
+import contextlib
+import inspect
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
 from deeppool.processes.cleanup_watchdog import cleanup_watchdog
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Size of the object store: for models on their way to the ranks; larger objects go through a file."""
+LISTENS = "dashboard_agent_listen_port"
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", LISTENS, "runtime_env_agent_port")
+"""Ports of a node's agents, as Ray's parameters name them."""
+
+
+def with_agent_ports(ray: Any) -> Callable[..., Any]:
+    """Returns Ray's function that starts a node's process, for nodes whose agents get free ports.
+
+    A node whose agents choose their own waits for them to report which, and aborts after 15 seconds, in which a busy
+    machine does not start them. For one of them it waits in any case, so this is reported here.
+    """
+    start_raylet = ray._private.services.start_raylet
+
+    def start(*arguments: Any, **named: Any) -> Any:
+        node = inspect.signature(start_raylet).bind(*arguments, **named)
+        with contextlib.ExitStack() as stack:
+            free = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in AGENT_PORTS]
+            node.arguments |= {name: each.getsockname()[1] for name, each in zip(AGENT_PORTS, free, strict=True)}
+        where = node.arguments["session_dir"], node.arguments["node_id"]
+        ray._raylet.persist_port(*where, LISTENS, node.arguments[LISTENS])
+        return start_raylet(*node.args, **node.kwargs)
+
+    return start
 
 
 def main() -> None:
     """Starts Ray, and waits for SIGTERM."""
     ray = find_ray()
+    ray._private.services.start_raylet = with_agent_ports(ray)
     over = threading.Event()
     cores, folder = sys.argv[1:]
     os.environ["TMPDIR"] = folder

@@ -21,6 +21,7 @@ from deeppool.base import serialization
 from deeppool.cli import app
 from deeppool.coordinator import ray_connection
 from deeppool.coordinator.history import ClusterStatus, JobRecord
+from deeppool.coordinator.ray_host import with_agent_ports
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.job import Job
 from deeppool.records.run_record import RunRecord
@@ -74,6 +75,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         for name, value in ray_connection.ray_environment(on_loopback=True).items():
             patch.setenv(name, value)  # of the nodes, which this process starts
         ray = ray_connection.find_ray()
+        patch.setattr(ray._private.services, "start_raylet", with_agent_ports(ray))
         from ray.cluster_utils import Cluster
 
         cluster = Cluster()

@@ -56,6 +56,11 @@ def test_a_ray_of_this_machine_is_reached_from_it_alone_and_leaves_nothing(shell
         if word.startswith("--log_dir=")
     }
     assert folder.name.startswith("deeppool-ray-")
+    # For ports that agents choose a node waits 15 s at most.
+    (raylet,) = (process.cmdline() for process in family if process.cmdline()[0].endswith("/raylet"))
+    options = dict(word.split("=", 1) for word in raylet if "=" in word)
+    ports = [int(options[f"--{name}"]) for name in ("metrics-agent-port", "runtime_env_agent_port")]
+    assert min(ports) > 0
     assert oct(folder.stat().st_mode)[-3:] == "700"
     listening = {
         ipaddress.ip_address(connection.laddr.ip.removeprefix("::ffff:"))

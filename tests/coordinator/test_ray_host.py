@@ -13,7 +13,10 @@ HOST = """
 from types import SimpleNamespace
 from deeppool.coordinator import ray_host
 context = SimpleNamespace(gcs_address="127.0.0.1:1")
-ray = SimpleNamespace(init=lambda **_: None, shutdown=lambda: None, get_runtime_context=lambda: context)
+private = SimpleNamespace(services=SimpleNamespace(start_raylet=None))
+ray = SimpleNamespace(
+    init=lambda **_: None, shutdown=lambda: None, get_runtime_context=lambda: context, _private=private
+)
 ray_host.find_ray = lambda: ray
 ray_host.main()
 """
