@@ -25,7 +25,7 @@ import numpy as np
 
 from deeppool.costs.table import Floats
 from deeppool.planning.search.gpu_partition import PartitionSet
-from deeppool.planning.search.pareto import efficient_rows
+from deeppool.planning.search.pareto import Integers, efficient_rows
 from deeppool.planning.search.shortest_path import PathTable, shortest
 
 FORWARD, BACKWARD, WORK = range(3)
@@ -116,40 +116,76 @@ class Join(NamedTuple):
     """(fork, join) price of the branches' transfers that its limit permits."""
 
 
+class Branches:
+    """The branches of a block on every GPU group that one of them may have, as rows: branch x S + group."""
+
+    def __init__(self, bounds: Sequence[BranchBounds]) -> None:
+        """Takes the branches, which have the same groups."""
+        self.bounds, self.slots = bounds, len(bounds[0].moved)
+        self.spent_share, self.priced = bounds[0].spent_share, bounds[0].priced
+        self.exact = all(branch.exact for branch in bounds)
+        """Whether they contain nothing of which not all ways are tried."""
+        self.least = _rows([branch.least for branch in bounds])[:, None, :]
+        """(row, 1, join) lower bound of X."""
+        self.additive = _rows([branch.additive for branch in bounds])
+        """(row, fork or 1, join) lower bound of what adds up over branches side by side."""
+        self.excess: Floats = _rows([branch.total for branch in bounds]) - self.additive
+        """(row, fork, join) lower bound of the rest of T + X."""
+        self._least: dict[int, tuple[Floats, Floats]] = {}
+
+    def least_of(self, number: int) -> tuple[Floats, Floats]:
+        """Returns (row, fork, join) of one number of labels what no way can beat: without what adds up, and that."""
+        if number not in self._least:
+            every = _rows([branch.least_of(number) for branch in self.bounds])
+            # Transfers count half in either pass.
+            adding = every if number == WORK else self.least * (1 - self.spent_share) / 2
+            self._least[number] = every - adding, adding
+        return self._least[number]
+
+
+def _rows(bounds: Sequence[Floats]) -> Floats:
+    """Returns the groups of all branches as rows, and a last one of zeros, for branches that a group lacks."""
+    return np.concatenate([*(np.minimum(bound, NEVER) for bound in bounds), np.zeros((1, *bounds[0].shape[1:]))])
+
+
 class BlockBounds:
     """Branches between a fork and a join on one group of GPUs, with their bounds."""
 
     def __init__(
-        self, branches: Sequence[BranchBounds], division: PartitionSet, join: Join, *, least_time: float
+        self, branches: Branches, division: PartitionSet, slots: Integers, join: Join, *, least_time: float
     ) -> None:
         """Finds the first bound.
 
         Args:
             branches: the branches.
             division: partitions of the GPUs among the branches.
+            slots: which of the branches' groups each of the division's is.
             join: their join.
             least_time: seconds that the layers of the branches take at least on all GPUs together.
         """
-        self.branches, self.division, self.join = branches, division, join
+        self.branches, self.division, self.join = branches.bounds, division, join
         self.own: Floats = join.seconds.sum(axis=0)
         """(fork, join) price of the join itself."""
-        self.exact: bool = division.complete and all(branch.exact for branch in branches)
+        self.exact: bool = division.complete and branches.exact
         """Whether an evaluation finds the best way."""
-        self._least = np.minimum([branch.least for branch in branches], NEVER)
-        additive = np.minimum([branch.additive for branch in branches], NEVER)
-        excess = np.minimum([branch.total for branch in branches], NEVER) - additive
-        arriving = self._groups(self._least).sum(axis=1)
-        summed = self._groups(additive).sum(axis=1) if branches[0].priced else arriving[:, None, :]
-        longest = self._groups(excess).max(axis=1)
+        self.lanes = [(members, int(slots[slot])) for members, slot in division.lanes]
+        """The division's distinct groups: their branches, and which of the branches' groups they are."""
+        self._every = branches
+        branch, slot = np.divmod(division.members, len(division.slots))
+        # The last row stands for the branches that a group has fewer than another one.
+        self._members = np.minimum(branch * branches.slots + slots[slot], len(branches.bounds) * branches.slots)
+        arriving = self._over_groups(branches.least, np.add)
+        summed = self._over_groups(branches.additive, np.add) if branches.priced else arriving
+        longest = self._over_groups(branches.excess, np.maximum)
         longest[division.tried :] = np.maximum(longest[division.tried :], least_time)
         time = longest + summed + self.own
-        permitted = (time < NEVER / 2) & (arriving[:, None, :] <= join.slack)
+        permitted = (time < NEVER / 2) & (arriving <= join.slack)
         self.time: Floats = np.where(permitted, time, np.inf)
         """(partition, fork, join) seconds that no way can beat; inf where none is permitted."""
         self.guess: Floats = self.time[: division.tried].min(axis=0)
         self.lower: Floats = self.time.min(axis=0)
         """(fork, join) seconds that no way can beat."""
-        self.least: Floats = arriving.min(axis=0)
+        self.least: Floats = arriving[:, 0].min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
 
     @property
@@ -177,30 +213,23 @@ class BlockBounds:
     def _least_of(self, number: int) -> Floats:
         """Returns (partition, fork, join) of one number of labels what no way can beat, in each partition."""
         own: Floats = self.join.seconds[number]
-        if number == WORK and not self.branches[0].priced:
+        if number == WORK and not self._every.priced:
             return np.broadcast_to(own, self.time.shape)
-        parts = np.minimum([branch.least_of(number) for branch in self.branches], NEVER)
-        if number == WORK:
-            spent: Floats = self._groups(parts).sum(axis=1) + own
-            return spent
-        # Transfers count half in either pass.
-        half = self._least[:, :, None, :] * (1 - self.branches[0].spent_share) / 2
-        least: Floats = self._groups(parts - half).max(axis=1) + self._groups(half).sum(axis=1) + own
-        return least
+        longest, adding = self._every.least_of(number)
+        least: Floats = self._over_groups(adding, np.add) + own
+        return least if number == WORK else least + self._over_groups(longest, np.maximum)
 
-    def _groups(self, seconds: Floats) -> Floats:
-        """Returns (partition, group, …) sums over the branches of each group; 0 where there is no such group."""
-        # A last entry of zeros for groups with fewer branches, and partitions with fewer groups, than others.
-        branches = _padded(seconds.reshape(-1, *seconds.shape[2:]))
-        groups: Floats = _padded(branches[self.division.members].sum(axis=1))[self.division.used]
-        return groups
+    def _over_groups(self, seconds: Floats, combine: np.ufunc) -> Floats:
+        """Returns (partition, …) sums over the branches of each group, combined over the groups of a partition."""
+        # A last group of zeros for partitions with fewer groups than others.
+        groups = np.concatenate([seconds[self._members].sum(axis=1), np.zeros((1, *seconds.shape[1:]))])
+        first, *others = self.division.used.T
+        found: Floats = groups[first]
+        for used in others:
+            combine(found, groups[used], out=found)
+        return found
 
     def groups_of(self, index: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Yields the groups of a partition: their branches, their slot and their first GPU."""
         for group, kind in zip(self.division.arrangements[index], self.division.used[index].tolist(), strict=False):
-            yield group.branches, self.division.lanes[kind][1], group.start
-
-
-def _padded(values: Floats) -> Floats:
-    """Returns the values with a row of zeros appended."""
-    return np.concatenate([values, np.zeros((1, *values.shape[1:]))])
+            yield group.branches, self.lanes[kind][1], group.start

@@ -114,7 +114,7 @@ class BlockEvaluation:
         """Returns the bounds of T and X of all branches of a group, T ascending and X descending."""
         if kind not in self._stairs:
             time = moved = np.zeros(1)
-            members, slot = (*self.block.division.lanes, ((), 0))[kind]
+            members, slot = (*self.block.lanes, ((), 0))[kind]
             for branch in (self.block.branches[member] for member in members):
                 more, further, _ = branch.ends(branch.path.lower, slot, self.before, self.after)
                 time, moved = np.add.outer(time, more).ravel(), np.add.outer(moved, further).ravel()

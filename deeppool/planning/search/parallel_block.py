@@ -11,6 +11,7 @@ step of a block of bounds of its branches (see ``block_bounds``), and these of t
 The exact cost for one pair of GPU counts is computed when the search needs it (see ``block_evaluation``).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from deeppool.base import cancellation
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
-from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Join
+from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Branches, Join
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
@@ -31,6 +32,9 @@ from deeppool.planning.search.shortest_path import Budget, Edge, PathStep, PathT
 
 MOST_PAIRS = 20_000
 """Pairs of labels that a search tries to prove the last fraction of a per cent."""
+
+GroupEnds = tuple[GroupShape, Locality | None]
+"""GPUs as seen from a block's fork, and their locality as seen from a join that belongs to a series outside."""
 
 
 class BlockStep:
@@ -167,32 +171,43 @@ class BlockSolver:
         layers = sorted(layers_of(block))
         key = self.prices.shape([*layers, join]), slots, exits
         if key not in self._steps:
-            parts: list[BlockBounds | LocalSearch] = []
-            for slot, exit_ in zip(slots, exits or (None,) * len(slots), strict=True):
-                if isinstance(block, NonSeriesParallel):
-                    fits = self.fits((slot,))[0, 0]
-                    parts.append(LocalSearch(self.prices, block, fork, join, slot[1], fits, self._most_entries))
-                else:
-                    parts.append(self._block(block, fork, join, slot, exit_))
+            ends = list(zip(slots, exits or (None,) * len(slots), strict=True))
+            # After a first layer equally wide groups cost the same.
+            distinct = list(dict.fromkeys(ends))
+            found: Sequence[BlockBounds | LocalSearch]
+            if isinstance(block, NonSeriesParallel):
+                found = self._regions(block, fork, join, distinct)
+            else:
+                found = self._blocks(block, fork, join, distinct)
+            parts = [found[distinct.index(each)] for each in ends]
             self._steps[key] = BlockStep(parts, self.budget), layers[0]
         step, first = self._steps[key]
         return step, layers[0] - first
 
-    def _block(
-        self, block: ParallelBlock, fork: int, join: int, slot: GroupShape, exit_: Locality | None
-    ) -> BlockBounds:
-        """Returns a block on one group of GPUs."""
+    def _regions(self, region: NonSeriesParallel, fork: int, join: int, ends: Sequence[GroupEnds]) -> list[LocalSearch]:
+        """Returns a region on each of some groups of GPUs."""
+        fitting = ((slot[1], self.fits((slot,))[0, 0]) for slot, _ in ends)
+        return [LocalSearch(self.prices, region, fork, join, *each, self._most_entries) for each in fitting]
+
+    def _blocks(self, block: ParallelBlock, fork: int, join: int, ends: Sequence[GroupEnds]) -> list[BlockBounds]:
+        """Returns a block on each of some groups of GPUs; its branches are priced once on all groups inside these."""
         cancellation.check()
-        width, entry = slot
         lanes = self.counts if self.side_by_side else ()
-        division = partitions_of(block, lanes, width, *self.nodes)
-        meeting = self._join(block, fork, join, entry, contained=exit_ is None)
-        entries = tuple((wide, max(entry, place)) for wide, place in division.slots)
-        exits = tuple(max(exit_ or SAME_START, place) for _, place in division.slots)
-        most = meeting.slack.max(axis=0)
-        branches = [self._branch(branch, fork, join, entries, exits, most) for branch in block.branches]
-        least_time = self._least_work(block, width) / width
-        return BlockBounds(branches, division, meeting, least_time=least_time)
+        divisions = [partitions_of(block, lanes, width, *self.nodes) for (width, _), _ in ends]
+        meetings = [self._join(block, fork, join, entry, contained=exit_ is None) for (_, entry), exit_ in ends]
+        inside = [
+            [((wide, max(entry, place)), max(exit_ or SAME_START, place)) for wide, place in division.slots]
+            for division, ((_, entry), exit_) in zip(divisions, ends, strict=True)
+        ]
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(itertools.chain(*inside)))}
+        most = np.max([meeting.slack for meeting in meetings], axis=(0, 1))
+        entries, behind = tuple(entry for entry, _ in numbers), tuple(exit_ for _, exit_ in numbers)
+        branches = Branches([self._branch(branch, fork, join, entries, behind, most) for branch in block.branches])
+        least_times = self._least_times(block, [width for (width, _), _ in ends])
+        return [
+            BlockBounds(branches, division, np.array([numbers[each] for each in its]), meeting, least_time=least_time)
+            for division, its, meeting, least_time in zip(divisions, inside, meetings, least_times, strict=True)
+        ]
 
     def _join(self, block: ParallelBlock, fork: int, join: int, entry: Locality, *, contained: bool) -> Join:
         prices, count = self.prices, len(self.counts)
@@ -241,11 +256,11 @@ class BlockSolver:
         path, first = self._paths[key]
         return path, layers[0] - first
 
-    def _least_work(self, block: ParallelBlock, width: int) -> float:
-        """Returns GPU-seconds that the layers of the branches compute at least, whatever their GPU counts."""
+    def _least_times(self, block: ParallelBlock, widths: Sequence[int]) -> list[float]:
+        """Returns per width of a group the seconds that the layers of the branches compute at least on all its GPUs."""
         layers, counts = list(layers_of(block)), np.array(self.counts)
-        seconds = self.prices.own[layers] - self.prices.added[layers]
-        return float((seconds * counts)[:, counts <= width].min(axis=1).sum())
+        works = (self.prices.own[layers] - self.prices.added[layers]) * counts
+        return [float(works[:, counts <= width].min(axis=1).sum()) / width for width in widths]
 
     def fits(self, slots: tuple[GroupShape, ...]) -> Floats:
         """Returns (S, 1, K) 0 where a GPU count fits into a slot, else inf."""
