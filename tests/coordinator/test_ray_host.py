@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+
+from deeppool.coordinator.ray_host import LISTENS, with_agent_ports
 
 HOST = """
 from types import SimpleNamespace
@@ -38,3 +41,27 @@ def test_a_stopped_watchdog_removes_the_folder_when_ray_ends(tmp_path: Path) -> 
             watchdog.resume() if watchdog.is_running() else None
             host.kill()
     assert not folder.exists()
+
+
+def test_agents_get_free_ports_and_the_one_that_a_node_waits_for_is_reported_before_it_starts() -> None:
+    told: list[tuple[object, ...]] = []
+
+    def start_raylet(
+        node_id: str,
+        session_dir: str,
+        metrics_agent_port: int | None = None,
+        metrics_export_port: int | None = None,
+        dashboard_agent_listen_port: int | None = None,
+        runtime_env_agent_port: int | None = None,
+    ) -> None:
+        told.append((metrics_agent_port, metrics_export_port, runtime_env_agent_port, dashboard_agent_listen_port))
+
+    ray = SimpleNamespace(
+        _private=SimpleNamespace(services=SimpleNamespace(start_raylet=start_raylet)),
+        _raylet=SimpleNamespace(persist_port=lambda *arguments: told.append(arguments)),
+    )
+    with_agent_ports(ray)("the node", "the session", metrics_agent_port=0)
+    reported, ports = told
+    assert reported == ("the session", "the node", LISTENS, ports[-1])
+    assert len(set(ports)) == 4
+    assert all(isinstance(port, int) and port > 0 for port in ports)
