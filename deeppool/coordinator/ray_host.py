@@ -31,9 +31,12 @@ def with_agent_ports(ray: Any) -> Callable[..., Any]:
     """Returns Ray's function that starts a node's process, for nodes whose agents get free ports.
 
     A node whose agents choose their own waits for them to report which, and aborts after 15 seconds, in which a busy
-    machine does not start them. For one of them it waits in any case, so this is reported here.
+    machine does not start them. For one of them it waits in any case, so this is reported here. A Ray whose function
+    has other parameters keeps it.
     """
-    start_raylet = ray._private.services.start_raylet
+    start_raylet: Callable[..., Any] = ray._private.services.start_raylet
+    if not {"session_dir", "node_id", *AGENT_PORTS} <= inspect.signature(start_raylet).parameters.keys():
+        return start_raylet
 
     def start(*arguments: Any, **named: Any) -> Any:
         node = inspect.signature(start_raylet).bind(*arguments, **named)

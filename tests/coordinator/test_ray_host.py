@@ -16,7 +16,7 @@ HOST = """
 from types import SimpleNamespace
 from deeppool.coordinator import ray_host
 context = SimpleNamespace(gcs_address="127.0.0.1:1")
-private = SimpleNamespace(services=SimpleNamespace(start_raylet=None))
+private = SimpleNamespace(services=SimpleNamespace(start_raylet=lambda: None))
 ray = SimpleNamespace(
     init=lambda **_: None, shutdown=lambda: None, get_runtime_context=lambda: context, _private=private
 )
@@ -65,3 +65,11 @@ def test_agents_get_free_ports_and_the_one_that_a_node_waits_for_is_reported_bef
     assert reported == ("the session", "the node", LISTENS, ports[-1])
     assert len(set(ports)) == 4
     assert all(isinstance(port, int) and port > 0 for port in ports)
+
+
+def test_a_ray_that_starts_nodes_with_other_parameters_starts_them_itself() -> None:
+    def start_raylet(node_id: str, session_dir: str) -> None:
+        raise AssertionError
+
+    services = SimpleNamespace(start_raylet=start_raylet)
+    assert with_agent_ports(SimpleNamespace(_private=SimpleNamespace(services=services))) is start_raylet
