@@ -116,8 +116,8 @@ class Join(NamedTuple):
     """(fork, join) price of the branches' transfers that its limit permits."""
 
 
-class Branches:
-    """The branches of a block on every GPU group that one of them may have, as rows: branch x S + group."""
+class StackedBranches:
+    """The branches of a block on every GPU group that one of them may have, stacked as rows: branch x S + group."""
 
     def __init__(self, bounds: Sequence[BranchBounds]) -> None:
         """Takes the branches, which have the same groups."""
@@ -152,7 +152,7 @@ class BlockBounds:
     """Branches between a fork and a join on one group of GPUs, with their bounds."""
 
     def __init__(
-        self, branches: Branches, division: PartitionSet, slots: Integers, join: Join, *, least_time: float
+        self, branches: StackedBranches, division: PartitionSet, slots: Integers, join: Join, *, least_time: float
     ) -> None:
         """Finds the first bound.
 
@@ -170,7 +170,7 @@ class BlockBounds:
         """Whether an evaluation finds the best way."""
         self.lanes = [(members, int(slots[slot])) for members, slot in division.lanes]
         """The division's distinct groups: their branches, and which of the branches' groups they are."""
-        self._every = branches
+        self._stacked = branches
         branch, slot = np.divmod(division.members, len(division.slots))
         # The last row stands for the branches that a group has fewer than another one.
         self._members = np.minimum(branch * branches.slots + slots[slot], len(branches.bounds) * branches.slots)
@@ -213,9 +213,9 @@ class BlockBounds:
     def _least_of(self, number: int) -> Floats:
         """Returns (partition, fork, join) of one number of labels what no way can beat, in each partition."""
         own: Floats = self.join.seconds[number]
-        if number == WORK and not self._every.priced:
+        if number == WORK and not self._stacked.priced:
             return np.broadcast_to(own, self.time.shape)
-        longest, adding = self._every.least_of(number)
+        longest, adding = self._stacked.least_of(number)
         least: Floats = self._over_groups(adding, np.add) + own
         return least if number == WORK else least + self._over_groups(longest, np.maximum)
 

@@ -21,7 +21,7 @@ from deeppool.base import cancellation
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
-from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Branches, Join
+from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Join, StackedBranches
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
@@ -202,10 +202,11 @@ class BlockSolver:
         numbers = {each: number for number, each in enumerate(dict.fromkeys(itertools.chain(*inside)))}
         most = np.max([meeting.slack for meeting in meetings], axis=(0, 1))
         entries, behind = tuple(entry for entry, _ in numbers), tuple(exit_ for _, exit_ in numbers)
-        branches = Branches([self._branch(branch, fork, join, entries, behind, most) for branch in block.branches])
+        branches = [self._branch(branch, fork, join, entries, behind, most) for branch in block.branches]
+        stacked = StackedBranches(branches)
         least_times = self._least_times(block, [width for (width, _), _ in ends])
         return [
-            BlockBounds(branches, division, np.array([numbers[each] for each in its]), meeting, least_time=least_time)
+            BlockBounds(stacked, division, np.array([numbers[each] for each in its]), meeting, least_time=least_time)
             for division, its, meeting, least_time in zip(divisions, inside, meetings, least_times, strict=True)
         ]
 

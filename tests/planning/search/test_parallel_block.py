@@ -1,18 +1,20 @@
-"""Steps of blocks and tables of paths, by hand."""
+"""Steps of blocks and tables of paths, by hand; and groups of GPUs together and alone."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import decompose
+from deeppool.graph.series_parallel import INPUT, decompose
 from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.parallel_block import BlockSolver, BlockStep
 from deeppool.planning.search.shortest_path import Budget
+from tests.planning.random_problems import random_problem
 from tests.strategies import make_graph, profile_from_times
 
 
@@ -55,6 +57,31 @@ def test_equal_blocks_share_one_step():
     assert further - offset == 2
     found, _ = solver.whole(decompose(edges))
     assert len(plan_of(found.parts)[0]) == 5
+
+
+@pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
+@pytest.mark.parametrize("limit", [None, 2.0])
+def test_groups_whose_branches_are_priced_together_have_the_bounds_of_each_alone(shape, limit):
+    compared = 0
+    for number in range(40):
+        problem = random_problem(random.Random(f"groups {shape} {number}"), 9, 12, shape=shape)
+        counts = tuple(range(1, problem.cluster.gpus + 1))
+        graph = problem.profile.graph
+        costs = replace(price(problem.profile, Network(problem.cluster), problem.global_batch, counts), overlap=False)
+        tree = decompose([layer.predecessors for layer in graph.layers])
+        slots = [(width, SAME_START) for width in (1, *range(2, problem.cluster.gpus + 1, 3))]
+        for position, block in enumerate(tree.blocks):
+            if block is None:
+                continue
+            ends = tree.layers[position - 1] if position else INPUT, tree.layers[position]
+            together, _ = BlockSolver(LimitedCosts(costs, limit)).step(block, *ends, (*slots, slots[0]))
+            for slot, part in zip([*slots, slots[0]], together.parts, strict=True):
+                (alone,) = BlockSolver(LimitedCosts(costs, limit)).step(block, *ends, (slot,))[0].parts
+                assert np.array_equal(part.lower, alone.lower)
+                assert np.array_equal(part.guess, alone.guess)
+                assert all(np.array_equal(part.least_of(number), alone.least_of(number)) for number in range(3))
+                compared += 1
+    assert compared > 40
 
 
 class KnownPart:
