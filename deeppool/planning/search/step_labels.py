@@ -67,21 +67,20 @@ class Polygons:
         return found
 
     def vertices(self) -> tuple[Integers, Floats]:
-        """Returns the vertices, by their polygon and seconds."""
-        first, second = np.triu_indices(len(self.prices), 1)
-        crossing = (self.heights[second] - self.heights[first]) / (self.prices[second] - self.prices[first])[:, None]
-        work = np.concatenate([np.maximum(crossing, self.least_work), self.least_work[None]])
-        polygon = np.broadcast_to(np.arange(work.shape[1]), work.shape).ravel()
-        lines = self.time(polygon, work.ravel())
-        time = lines.max(axis=0)
-        own = np.concatenate(
-            [
-                lines.reshape(len(self.prices), *work.shape)[second, np.arange(len(second))].ravel(),
-                time[-work.shape[1] :],
-            ]
-        )
-        on_it = own >= time - ROUNDING * np.abs(time)
-        return polygon[on_it], time[on_it]
+        """Returns the vertices, by their polygon and seconds: where, from the first line on, another one crosses it."""
+        polygon, line = np.arange(self.heights.shape[1]), np.zeros(self.heights.shape[1], dtype=np.intp)
+        polygons, times = [], []
+        while len(polygon):
+            own, price = self.heights[line, polygon], self.prices[line]
+            steeper = self.prices[:, None] > price
+            difference = np.where(steeper, self.prices[:, None] - price, 1.0)
+            crossing = np.where(steeper, (self.heights[:, polygon] - own) / difference, -np.inf)
+            work = np.maximum(crossing.max(axis=0), self.least_work[polygon])
+            polygons.append(polygon)
+            times.append(own - price * work)
+            going_on = np.nonzero(work > self.least_work[polygon])[0]
+            polygon, line = polygon[going_on], crossing.argmax(axis=0)[going_on]
+        return np.concatenate(polygons), np.concatenate(times)
 
 
 def vertex_labels(prices: Floats, heights: Floats) -> StepLabels:
