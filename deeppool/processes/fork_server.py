@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -187,6 +188,8 @@ def _run_module(
     # Workers draw different random numbers, as new processes do; Python reseeds its own generator in a fork, numpy not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
+    # Chosen anew by this environment: the folder of the server's own may be another one, or gone.
+    tempfile.tempdir = None
     importlib.import_module(module).main()
     _exit(0)
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,6 +23,8 @@ PREPARED: list[tuple[int, int]] = []
 """Process in which what this module registers was called, and how many threads it had."""
 
 before_forks.register(lambda: PREPARED.append((os.getpid(), threading.active_count())))
+# The server has chosen its folder for temporary files before it forks.
+before_forks.register(tempfile.gettempdir)
 
 
 def main() -> None:
@@ -63,6 +66,7 @@ def describe() -> dict[str, object]:
         "open": len(list(Path("/proc/self/fd").iterdir())),
         "collects": gc.isenabled(),
         "prepared": PREPARED,
+        "temporary": tempfile.gettempdir(),
         "main": sys.modules["__main__"].__spec__.name,
         "terminates": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
     }

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,16 @@ def ended(process: psutil.Process) -> bool:
 def describe(child: ManagedProcess) -> dict[str, object]:
     child.send("describe")
     return receive(child, SECONDS)
+
+
+def test_a_forked_process_has_temporary_files_where_its_own_environment_says(
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with ManagedProcess(MODULE, "before", fork_server=own) as before:
+        assert describe(before)["temporary"] == tempfile.gettempdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with ManagedProcess(MODULE, "after", fork_server=own) as after:
+        assert describe(after)["temporary"] == str(tmp_path)
 
 
 def test_a_request_may_be_larger_than_a_message(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
