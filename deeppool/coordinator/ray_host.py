@@ -31,11 +31,13 @@ def with_agent_ports(ray: Any) -> Callable[..., Any]:
     """Returns Ray's function that starts a node's process, for nodes whose agents get free ports.
 
     A node whose agents choose their own waits for them to report which, and aborts after 15 seconds, in which a busy
-    machine does not start them. For one of them it waits in any case, so this is reported here. A Ray whose function
-    has other parameters keeps it.
+    machine does not start them. For one of them it waits in any case, so this is reported here. Another
+    version of Ray, which may have neither these parameters nor that report, keeps its function.
     """
     start_raylet: Callable[..., Any] = ray._private.services.start_raylet
-    if not {"session_dir", "node_id", *AGENT_PORTS} <= inspect.signature(start_raylet).parameters.keys():
+    persist_port = getattr(ray._raylet, "persist_port", None)
+    known = {"session_dir", "node_id", *AGENT_PORTS} <= inspect.signature(start_raylet).parameters.keys()
+    if persist_port is None or not known:
         return start_raylet
 
     def start(*arguments: Any, **named: Any) -> Any:
@@ -44,7 +46,7 @@ def with_agent_ports(ray: Any) -> Callable[..., Any]:
             free = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in AGENT_PORTS]
             node.arguments |= {name: each.getsockname()[1] for name, each in zip(AGENT_PORTS, free, strict=True)}
         where = node.arguments["session_dir"], node.arguments["node_id"]
-        ray._raylet.persist_port(*where, LISTENS, node.arguments[LISTENS])
+        persist_port(*where, LISTENS, node.arguments[LISTENS])
         return start_raylet(*node.args, **node.kwargs)
 
     return start

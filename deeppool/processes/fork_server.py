@@ -202,7 +202,7 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def allow_forks() -> None:
+def ignore_fork_warning() -> None:
     """Ignores Python's warning of threads: it counts those of numeric libraries, which handle a fork themselves."""
     warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
 
@@ -241,7 +241,7 @@ def main(link: int, lifeline: int) -> None:
         link: descriptor of the socket.
         lifeline: descriptor of the lifeline's end to read.
     """
-    allow_forks()
+    ignore_fork_warning()
     # Imports make objects that stay: collecting garbage is a fifth of their time.
     gc.disable()
     server = ForkServer(socket.socket(fileno=link), lifeline)

@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 from deeppool.errors import RunError
 from deeppool.processes import stop_detector
-from deeppool.processes.fork_server import REPORT_BYTES, allow_forks, kill_group, send_request, serve_in_fork
+from deeppool.processes.fork_server import REPORT_BYTES, ignore_fork_warning, kill_group, send_request, serve_in_fork
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
@@ -298,8 +298,8 @@ def import_and_fork(own: str, workers: str) -> None:
     Where something has happened that a fork would inherit, with torch or in a thread, the server is a new process.
 
     Args:
-        own: this process needs it.
-        workers: its workers run it; the server imports it in advance.
+        own: name of the module that this process needs.
+        workers: name of the module that its workers run, which the server imports in advance.
     """
     nothing_happened = "torch" not in sys.modules and threading.active_count() == 1
     if nothing_happened:
@@ -308,7 +308,7 @@ def import_and_fork(own: str, workers: str) -> None:
         importlib.import_module(own)
         gc.freeze()
         gc.enable()
-        allow_forks()
+        ignore_fork_warning()
     if (server := fork_server(fork=nothing_happened)) is not None:
         server.preload(workers)
 

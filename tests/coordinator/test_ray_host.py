@@ -18,7 +18,7 @@ from deeppool.coordinator import ray_host
 context = SimpleNamespace(gcs_address="127.0.0.1:1")
 private = SimpleNamespace(services=SimpleNamespace(start_raylet=lambda: None))
 ray = SimpleNamespace(
-    init=lambda **_: None, shutdown=lambda: None, get_runtime_context=lambda: context, _private=private
+    init=lambda **_: None, shutdown=lambda: None, get_runtime_context=lambda: context, _private=private, _raylet=None
 )
 ray_host.find_ray = lambda: ray
 ray_host.main()
@@ -67,9 +67,22 @@ def test_agents_get_free_ports_and_the_one_that_a_node_waits_for_is_reported_bef
     assert all(isinstance(port, int) and port > 0 for port in ports)
 
 
-def test_a_ray_that_starts_nodes_with_other_parameters_starts_them_itself() -> None:
-    def start_raylet(node_id: str, session_dir: str) -> None:
+@pytest.mark.parametrize("reports", [True, False])
+def test_another_version_of_ray_starts_its_nodes_itself(reports: bool) -> None:
+    def start_raylet(node_id: str, session_dir: str, **ports: int) -> None:
         raise AssertionError
 
-    services = SimpleNamespace(start_raylet=start_raylet)
-    assert with_agent_ports(SimpleNamespace(_private=SimpleNamespace(services=services))) is start_raylet
+    def start_with_ports(
+        node_id: str,
+        session_dir: str,
+        metrics_agent_port: int,
+        metrics_export_port: int,
+        dashboard_agent_listen_port: int,
+        runtime_env_agent_port: int,
+    ) -> None:
+        raise AssertionError
+
+    start = start_raylet if reports else start_with_ports
+    raylet = SimpleNamespace(persist_port=print) if reports else SimpleNamespace()
+    ray = SimpleNamespace(_private=SimpleNamespace(services=SimpleNamespace(start_raylet=start)), _raylet=raylet)
+    assert with_agent_ports(ray) is start

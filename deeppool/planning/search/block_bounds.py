@@ -122,7 +122,7 @@ class StackedBranches:
     def __init__(self, bounds: Sequence[BranchBounds]) -> None:
         """Takes the branches, which have the same groups."""
         self.bounds, self.slots = bounds, len(bounds[0].moved)
-        self.spent_share, self.priced = bounds[0].spent_share, bounds[0].priced
+        self.priced = bounds[0].priced
         self.exact = all(branch.exact for branch in bounds)
         """Whether they contain nothing of which not all ways are tried."""
         self.least = _rows([branch.least for branch in bounds])[:, None, :]
@@ -131,15 +131,15 @@ class StackedBranches:
         """(row, fork or 1, join) lower bound of what adds up over branches side by side."""
         self.excess: Floats = _rows([branch.total for branch in bounds]) - self.additive
         """(row, fork, join) lower bound of the rest of T + X."""
-        self._least: dict[int, tuple[Floats, Floats]] = {}
+        self.half = self.least * (1 - bounds[0].spent_share) / 2
+        """(row, 1, join) lower bound of the seconds of X in either pass."""
+        self._least: dict[int, Floats] = {}
 
-    def least_of(self, number: int) -> tuple[Floats, Floats]:
-        """Returns (row, fork, join) of one number of labels what no way can beat: without what adds up, and that."""
+    def least_of(self, number: int) -> Floats:
+        """Returns (row, fork, join) of one number of labels what no way can beat; of seconds without ``half``."""
         if number not in self._least:
-            every = _rows([branch.least_of(number) for branch in self.bounds])
-            # Transfers count half in either pass.
-            adding = every if number == WORK else self.least * (1 - self.spent_share) / 2
-            self._least[number] = every - adding, adding
+            least = _rows([branch.least_of(number) for branch in self.bounds])
+            self._least[number] = least if number == WORK else least - self.half
         return self._least[number]
 
 
@@ -215,9 +215,10 @@ class BlockBounds:
         own: Floats = self.join.seconds[number]
         if number == WORK and not self._stacked.priced:
             return np.broadcast_to(own, self.time.shape)
-        longest, adding = self._stacked.least_of(number)
-        least: Floats = self._over_groups(adding, np.add) + own
-        return least if number == WORK else least + self._over_groups(longest, np.maximum)
+        least = self._stacked.least_of(number)
+        if number == WORK:
+            return self._over_groups(least, np.add) + own
+        return self._over_groups(least, np.maximum) + self._over_groups(self._stacked.half, np.add) + own
 
     def _over_groups(self, seconds: Floats, combine: np.ufunc) -> Floats:
         """Returns (partition, …) sums over the branches of each group, combined over the groups of a partition."""

@@ -33,7 +33,7 @@ from deeppool.planning.search.pareto import Integers
 NEAR = 0.999
 """Part of a gap that is used, the rest is for what rounding adds up to."""
 ROUNDING = 1e-9
-"""Relative distance from a polygon up to which a point is taken for a vertex."""
+"""Relative distance in seconds up to which two vertices of a polygon are one."""
 
 
 def layer_heights(labels: StepLabels, prices: Floats, counts: int) -> Floats:
