@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, placements, waves
+from benchmarks.gpu import collocation, placements, ranks, waves
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
 from deeppool.device.cuda import all_hardware_queues
@@ -36,8 +36,12 @@ from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.table import Profile
 
 MODELS = ("vgg16", "wide_resnet101_2", "inception_v3", "resnet50", "bert_base")
-SIZES = (1, 4, 16, 64)
-HELD_OUT = (2, 8, 32)
+SIZES = (1, 4, 16, 64, 256)
+HELD_OUT = (2, 8, 32, 128)
+FEW = (1, 16)
+"""Batch sizes of modes that are compared in launch costs alone."""
+SECONDS = 1.5
+"""For each batch size at most: the times of a GPU are steady."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,8 @@ class Mode:
         return f"{self.precision}-{'graphs' if self.graphs else 'eager'}"
 
 
-# The mode of the saved profile first: time may end before the last.
-ON_CUDA = (
-    Mode("bf16", True),
-    Mode("tf32", True),
-    Mode("fp32", True),
-    Mode("bf16", False),
-    Mode("tf32", False),
-    Mode("fp16", True),
-)
+# Those with graphs are saved.
+ON_CUDA = (Mode("fp16", True), Mode("tf32", True), Mode("fp16", False), Mode("tf32", False))
 ON_CPU = (Mode("fp32", False),)
 MODES = {"cuda": ON_CUDA, "cpu": ON_CPU, "emulated": (Mode("fp32", True),)}
 """By kind of device."""
@@ -112,8 +109,9 @@ def profiles(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, An
                 found["left_out"].append(f"{name} {mode.name}")
             else:
                 sizes, tried = ((1, 2, 4), (2,)) if arguments.quick else (SIZES, HELD_OUT)
+                saved = mode.graphs or mode == modes[0]
                 found["measurements"].append(
-                    measure(model, mode, arguments.device, sizes, tried, arguments.output, saved=mode == modes[0])
+                    measure(model, mode, arguments.device, sizes, tried, arguments.output, saved=saved)
                 )
             yield found
 
@@ -136,6 +134,13 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
         except (DeeppoolError, RuntimeError) as error:
             entry["error"] = str(error).splitlines()[0]
             yield found
+
+
+def plan_ranks(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """The first and the last rank of plans for eight GPUs, alone and beside a background."""
+    setting = ranks.QUICK if arguments.quick else ranks.Setting()
+    find_profile = ranks.saved_or_measured(arguments.output, setting, arguments.device)
+    yield from ranks.measure(setting, find_device(arguments.device), find_profile, lambda: time.monotonic() < end)
 
 
 def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
@@ -182,7 +187,14 @@ def tick_tock(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, A
             yield found
 
 
-PARTS = {"profiles": profiles, "ladder": ladder, "pairs": pairs, "launches": launches, "waves": tick_tock}
+PARTS = {
+    "profiles": profiles,
+    "ranks": plan_ranks,
+    "ladder": ladder,
+    "pairs": pairs,
+    "launches": launches,
+    "waves": tick_tock,
+}
 
 
 def capture(name: str, quick: bool) -> CapturedModel:
@@ -208,9 +220,10 @@ def measure(
     entry: dict[str, Any] = {"model": model.graph.model, "mode": mode.name}
     started = time.monotonic()
     try:
-        # The held-out sizes with the mode of the saved profile only: they cost as much as the others.
-        asked = tuple(sorted({*sizes, *tried})) if saved else sizes
-        profile = dp.profile(model, device=device, batch_sizes=asked, precision=mode.precision, graphs=mode.graphs)
+        asked = tuple(sorted({*sizes, *tried})) if saved else FEW
+        profile = dp.profile(
+            model, device=device, batch_sizes=asked, precision=mode.precision, graphs=mode.graphs, seconds=SECONDS
+        )
     except (DeeppoolError, RuntimeError) as error:
         return entry | {"error": str(error).splitlines()[0], "seconds": time.monotonic() - started}
     print(f"{mode.name}: {profile.explain()}", flush=True)

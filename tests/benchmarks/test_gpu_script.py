@@ -79,6 +79,29 @@ def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     ]
 
 
+@pytest.mark.slow
+def test_dry_run_climbs_the_ladder_beside_the_first_and_the_last_rank_of_a_plan(script):
+    summary = json.loads((script("--device", "emulated", "--quick", "--parts", "ranks") / "summary.json").read_text())
+    found = summary["ranks"]
+    assert found["failed"] == {}
+    # A plan from noisy times may use one rank or both.
+    assert [row["rank"] for row in found["rows"]] in ([0], [0, 1])
+    for row in found["rows"]:
+        measured = row["ladder"]
+        assert [rung["rung"] for rung in measured["rungs"]] == list(mechanism_ladder(share=0.25))
+        assert 0 <= measured["idle"] < 1
+        assert measured["wake"]["count"] == 3
+
+
+def test_what_there_is_no_time_for_is_a_row_of_its_own(script):
+    summary = json.loads(
+        (script("--device", "emulated", "--minutes", "-1", "--parts", "ranks") / "summary.json").read_text()
+    )
+    assert summary["ranks"]["rows"] == [
+        {"model": model, "left_out": True} for model in ("vgg16", "wide_resnet101_2", "inception_v3")
+    ]
+
+
 def test_a_foreground_that_cannot_be_made_is_an_entry_too(script, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("the GPU is full")

@@ -7,40 +7,28 @@ governor gets to know the foreground do not count. All times are of the device a
 are virtual.
 """
 
-import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
-import torch
-
+from deeppool.base.timeline import COMPUTING
 from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
-from deeppool.collocation.pieces import stage_of
 from deeppool.device.emulated.device import new_device
 from deeppool.device.protocol import Device, Precision
 from deeppool.errors import DeeppoolError, RunError
-from deeppool.execution.communicator import SingleRank
+from deeppool.evaluation.experiments.stream_foreground import StreamForeground
 from deeppool.execution.foreground_control import IterationTimes
-from deeppool.execution.foreground_phases import ForegroundPhases
-from deeppool.execution.trainer import Trainer
-from deeppool.graph.capture.capture import CapturedModel, capture
-from deeppool.graph.capture.placement import place_model
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.records.run_record import TimeSummary, summarise
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.governor import DENSE, Governor
 from deeppool.scheduling.mechanism_ladder import Rung
-from deeppool.training.synthetic_task import SyntheticTask
-from deeppool.training.training_job import Training
 
-STAGES = 8
-"""Stages of the foreground: operators that the feedback tells apart."""
 WARM_UPS = 20
 """Iterations of the foreground before anything is measured."""
 
@@ -59,6 +47,8 @@ class TwoJobs:
     rounds: int = 2
     alone_seconds: float = 1.0
     """Seconds for which each background is measured alone."""
+    probes: int = 0
+    """Short graphs with which the foreground's wake-up delay is measured, alone and beside each rung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +72,8 @@ class RungResult:
     """Background throughput, as a part of the highest that a background of any rung reaches alone."""
     pieces: int
     """Pieces of a step of the background."""
+    wake: TimeSummary | None
+    """Of a short graph of the foreground from its launch on an idle stream to its end; None: not measured."""
 
     @property
     def kept(self) -> float:
@@ -96,6 +88,10 @@ class LadderResult:
     gap: float
     """Seconds without foreground after each iteration: what a burst-parallel plan leaves."""
     alone: TimeSummary
+    idle: float
+    """Share of the time alone in which no operator of the foreground is on the device."""
+    wake: TimeSummary | None
+    """As of a rung, alone."""
     rungs: tuple[RungResult, ...]
     left_out: tuple[str, ...]
     """Names of the rungs that failed, or for which there was no time left."""
@@ -104,59 +100,6 @@ class LadderResult:
     def ranking(self) -> tuple[str, ...]:
         """Names of the rungs by the sum of both throughputs, each as a part of alone; the highest first."""
         return tuple(one.rung for one in sorted(self.rungs, key=lambda one: one.kept + one.harvest, reverse=True))
-
-
-class StreamForeground:
-    """A training in stages, each a graph, whose iterations are timed."""
-
-    def __init__(self, jobs: TwoJobs, device: Device) -> None:
-        """Captures it on a stream of high priority."""
-        place = device.torch_device()
-        captured = _capture(jobs.foreground, place)
-        edges = sorted({round(edge) for edge in np.linspace(0, len(captured.graph.layers), STAGES + 1)})
-        batch = jobs.foreground_batch
-        stages = [stage_of(captured, range(first, last), batch) for first, last in itertools.pairwise(edges)]
-        self._device, self._stream, self._precision = device, device.stream("high"), jobs.precision
-        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=1e-3, momentum=0.9))
-        with self._stream.current(), device.arithmetic(jobs.precision):
-            self._data = [tensor.to(place) for tensor in SyntheticTask(captured, batch, 0).shard(0, 0, batch)]
-            self._trainer = Trainer(captured, stages, SingleRank(), rule, jobs.precision)
-        self._trainer.watcher = self._phases = ForegroundPhases(device)
-        self.limits, self.gap = FREE, 0.0
-
-    def start(self) -> None:
-        """Begins the first of some iterations."""
-        with self._stream.current():
-            self._phases.start()
-
-    def iterate(self) -> IterationTimes | None:
-        """Launches an iteration; returns the times of the one before, or with gaps its own.
-
-        Without gaps the device always has the next iteration: launching, waiting and launching again would leave it
-        idle in between, and a background harmless there.
-        """
-        with self._stream.current(), self._device.arithmetic(self._precision):
-            self._trainer.iterate([lambda samples: tuple(self._data)])
-            measured = self._phases.lap()
-            if self.gap:
-                measured = self._phases.finish()
-                self._device.clock.sleep(self.gap)
-                self._phases.start()
-        return measured
-
-    def finish(self) -> IterationTimes | None:
-        """Returns the times of the last iteration, unless :meth:`iterate` has returned them."""
-        return self._phases.finish()
-
-    def repeat(self, iterations: int) -> list[float]:
-        """Returns the seconds of some iterations in a row."""
-        self.start()
-        found = [self.iterate() for _ in range(iterations)]
-        return [times[0] for times in (*found, self.finish()) if times is not None]
-
-    def state(self) -> tuple[BackgroundLimits, Operator | None]:
-        """Returns the background's limits, and the operator that the device runs."""
-        return self.limits, self._phases.doing
 
 
 @dataclass(slots=True)
@@ -169,6 +112,8 @@ class _Beside:
     governor: Governor
     times: list[float] = field(default_factory=list)
     """Seconds of the foreground's iterations."""
+    wake: list[float] = field(default_factory=list)
+    """Seconds of its probes."""
     seconds: float = 0.0
     steps: float = 0.0
     """Steps in those seconds; what is in flight at their end runs alone, and does not count."""
@@ -180,7 +125,13 @@ class _Beside:
         self.governor, self._begun = Governor(self.job.training.sharing, by_events=True), 0
         if self.job.training.sharing.learns:
             self.run(foreground, DENSE, now)
-        self.times, self.seconds, self.steps = [], 0.0, 0.0
+        self.times, self.wake, self.seconds, self.steps = [], [], 0.0, 0.0
+
+    def probe(self, foreground: StreamForeground, probes: int) -> None:
+        """Measures the foreground's wake-up delay beside the background."""
+        self.job.begin()
+        self.wake += foreground.wake(probes)
+        _raise_failure(self.job.rest())
 
     def run(self, foreground: StreamForeground, iterations: int, now: Callable[[], float]) -> None:
         """Runs both jobs for some iterations.
@@ -199,8 +150,7 @@ class _Beside:
         done = self.job.rest()
         self._learn(foreground.finish())
         foreground.limits = FREE
-        if "why" in done:
-            raise RunError(f"beside the foreground: {done['why']}")
+        _raise_failure(done)
         ((steps, _),) = done["parts"]
         self.seconds += seconds
         self.steps += steps
@@ -213,12 +163,12 @@ class _Beside:
 
 
 class StreamLadder:
-    """All rungs beside one foreground. A rung that fails is named, and does not end the others."""
+    """All rungs beside one foreground after another. A rung that fails is named, and does not end the others."""
 
     def __init__(
         self, jobs: TwoJobs, rungs: Mapping[str, Rung], device: Device, may_start: Callable[[], bool] = lambda: True
     ) -> None:
-        """Makes the foreground and all backgrounds: all captures come before anything runs beside anything.
+        """Makes all backgrounds, so that nothing is captured beside anything that runs.
 
         Args:
             jobs: the two jobs.
@@ -229,13 +179,12 @@ class StreamLadder:
         self.failed: dict[str, str] = {}
         """Rungs that failed, with the reason."""
         self._jobs, self._rungs, self._device, self._may_start = jobs, rungs, device, may_start
-        self._foreground = StreamForeground(jobs, device)
+        self._foreground: StreamForeground | None = None
         self._made: dict[str, _Beside] = {}
         for name, rung in rungs.items():
             with self._attempt(name) as may:
                 if may:
                     self._made[name] = self._make(rung)
-        self._foreground.repeat(WARM_UPS)
 
     def __enter__(self) -> Self:
         return self
@@ -246,27 +195,56 @@ class StreamLadder:
         for made in self._made.values():
             made.job.close()
 
-    def measure(self, gap: float = 0.0) -> LadderResult:
-        """Runs all rungs in interleaved rounds, with so many seconds without foreground after each iteration."""
-        alone: list[float] = []
-        self._foreground.gap = gap
+    def measure(
+        self, foreground: StreamForeground | None = None, gap: float = 0.0, iterations: int | None = None
+    ) -> LadderResult:
+        """Runs all rungs in interleaved rounds.
+
+        Args:
+            foreground: another one than the jobs name, such as a rank of a plan.
+            gap: seconds without foreground after each iteration.
+            iterations: another number for each round than the jobs'.
+        """
+        iterations = iterations or self._jobs.iterations
+        if foreground is None:
+            jobs = self._jobs
+            foreground = StreamForeground.of_model(jobs.foreground, jobs.foreground_batch, jobs.precision, self._device)
+        self._foreground = foreground
+        foreground.repeat(WARM_UPS)
+        foreground.gap = gap
+        alone: list[IterationTimes] = []
+        wake: list[float] = []
         now = self._device.clock.now
         for name, made in self._made.items():
             with self._attempt(name) as may:
                 if may:
-                    made.start(self._foreground, now)
+                    made.start(foreground, now)
         for number in range(self._jobs.rounds):
             if number and not self._may_start():
                 break
-            alone += self._foreground.repeat(self._jobs.iterations)
+            alone += foreground.repeat(iterations)
+            wake += foreground.wake(self._jobs.probes)
             for name, made in self._made.items():
                 with self._attempt(name) as may:
                     if may:
-                        made.run(self._foreground, self._jobs.iterations, now)
+                        made.run(foreground, iterations, now)
+                        made.probe(foreground, self._jobs.probes)
         measured = {name: made for name, made in self._made.items() if made.times and name not in self.failed}
         highest = max((made.alone for made in self._made.values()), default=0.0)
-        rungs = tuple(_result(name, made, summarise(alone), highest) for name, made in measured.items())
-        return LadderResult(gap, summarise(alone), rungs, tuple(name for name in self._rungs if name not in measured))
+        summary = summarise([seconds for seconds, _ in alone])
+        busy = sum(seconds for _, operators in alone for (kind, _), seconds in operators.items() if kind in COMPUTING)
+        return LadderResult(
+            gap,
+            summary,
+            1 - busy / sum(seconds + gap for seconds, _ in alone),
+            summarise(wake) if wake else None,
+            tuple(_result(name, made, summary, highest) for name, made in measured.items()),
+            tuple(name for name in self._rungs if name not in measured),
+        )
+
+    def _state(self) -> tuple[BackgroundLimits, Operator | None]:
+        """Returns the state of the present foreground."""
+        return (FREE, None) if self._foreground is None else self._foreground.state()
 
     @contextmanager
     def _attempt(self, name: str) -> Iterator[bool]:
@@ -288,7 +266,7 @@ class StreamLadder:
             }
             training = BackgroundTraining(setup, device, device.torch_device(), paced=True, precision=jobs.precision)
             alone = _throughput(training, device, jobs.alone_seconds)
-            job = InProcessBackground(training, device, self._foreground.state)
+            job = InProcessBackground(training, device, self._state)
         return _Beside(job, alone, Governor(rung.sharing, by_events=True))
 
 
@@ -303,7 +281,12 @@ def emulated_ladder(gpu: str, jobs: TwoJobs, rungs: Mapping[str, Rung], gap: flo
     """
     device = new_device(gpu)
     with device.times_only(), StreamLadder(jobs, rungs, device) as ladder:
-        return ladder.measure(gap)
+        return ladder.measure(gap=gap)
+
+
+def _raise_failure(done: Mapping[str, Any]) -> None:
+    if "why" in done:
+        raise RunError(f"beside the foreground: {done['why']}")
 
 
 def _throughput(training: BackgroundTraining, device: Device, seconds: float) -> float:
@@ -312,12 +295,6 @@ def _throughput(training: BackgroundTraining, device: Device, seconds: float) ->
     while (now := device.clock.now()) < started + seconds:
         training.step()
     return (training.samples - before) / (now - started)
-
-
-def _capture(name: str, place: torch.device) -> CapturedModel:
-    torch.manual_seed(0)
-    workload = find_workload(name)
-    return place_model(capture(workload.build(), workload.inputs[0].shape), place)
 
 
 def _result(name: str, made: _Beside, alone: TimeSummary, highest: float) -> RungResult:
@@ -334,4 +311,5 @@ def _result(name: str, made: _Beside, alone: TimeSummary, highest: float) -> Run
         background_throughput=throughput,
         harvest=throughput / highest,
         pieces=training.pieces,
+        wake=summarise(made.wake) if made.wake else None,
     )

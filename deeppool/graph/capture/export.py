@@ -40,7 +40,7 @@ def quiet() -> Iterator[None]:
     vars(torch.export._trace)["print"] = lambda *_, **__: None
     fake_tensors = vars(torch._export.non_strict_utils)
     fake_tensors["FakeTensorMode"] = ShapesMode
-    stack_traces = fx.config.do_not_emit_stack_traces
+    stack_traces = getattr(fx.config, "do_not_emit_stack_traces", False)  # not in torch 2.11
     fx.config.do_not_emit_stack_traces = True  # an eighth of the time; nothing here reads them
     try:
         with warnings.catch_warnings():

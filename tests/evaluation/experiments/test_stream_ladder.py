@@ -39,7 +39,7 @@ def ladder(*names: str) -> StreamLadder:
 def measured(batch: int, gap: float) -> LadderResult:
     device = new_device("h200")
     with device.times_only():
-        return StreamLadder(jobs(batch, perceptron), RUNGS, device).measure(gap)
+        return StreamLadder(jobs(batch, perceptron), RUNGS, device).measure(gap=gap)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,131 @@
+"""Ranks of plans for eight GPUs on one: the others are emulated; alone, and beside a background on every rung.
+
+The first rank computes most and the last one least: between them lie the gaps that a plan leaves. The backgrounds are
+made once for all ranks.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import deeppool as dp
+from deeppool.base import serialization
+from deeppool.device.protocol import Device, Precision
+from deeppool.errors import DeeppoolError
+from deeppool.evaluation.experiments.stream_foreground import StreamForeground
+from deeppool.evaluation.experiments.stream_ladder import StreamLadder, TwoJobs
+from deeppool.execution.stages import stages_of
+from deeppool.planning.plan import Plan
+from deeppool.profiling.default_cluster import cluster_for
+from deeppool.profiling.table import Profile
+from deeppool.scheduling.mechanism_ladder import mechanism_ladder
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Plans, a background, and how long each measurement takes."""
+
+    models: tuple[str, ...] = ("vgg16", "wide_resnet101_2", "inception_v3")
+    background: str = "resnet50"
+    background_batches: tuple[int, int] = (32, 8)
+    """Ordinary and smaller."""
+    share: float | None = 0.25
+    gpus: int = 8
+    global_batch: int = 32
+    amplification_limit: float = 2.0
+    precision: Precision = "fp16"
+    seconds: float = 1.0
+    """Of each round, alone and beside each rung."""
+    rounds: int = 3
+    probes: int = 200
+    alone_seconds: float = 1.0
+
+
+EXAMPLE = "examples.two_branch:two_branch"
+QUICK = Setting(
+    (EXAMPLE,), EXAMPLE, (2, 1), 0.25, 2, 4, seconds=0.1, rounds=1, probes=3, alone_seconds=0.05, precision="fp32"
+)
+
+
+def measure(
+    setting: Setting, device: Device, find_profile: Callable[[str], Profile], may_start: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
+    """The rows so far, after each rank; nothing starts once ``may_start`` returns False."""
+    rows = list[dict[str, Any]]()
+    found: dict[str, Any] = {"setting": asdict(setting), "rows": rows, "failed": {}}
+    jobs = TwoJobs(
+        "",
+        setting.background,
+        precision=setting.precision,
+        rounds=setting.rounds,
+        alone_seconds=setting.alone_seconds,
+        probes=setting.probes,
+    )
+    rungs = mechanism_ladder(*setting.background_batches, share=setting.share)
+    started = time.monotonic()
+    with StreamLadder(jobs, rungs, device, may_start) as ladder:
+        found["failed"], found["seconds"] = ladder.failed, time.monotonic() - started
+        yield found
+        for model in setting.models:
+            for row in _ranks(model, setting, ladder, device, find_profile, may_start):
+                rows.append(row)
+                yield found
+
+
+def _ranks(
+    model: str,
+    setting: Setting,
+    ladder: StreamLadder,
+    device: Device,
+    find_profile: Callable[[str], Profile],
+    may_start: Callable[[], bool],
+) -> Iterator[dict[str, Any]]:
+    if not may_start():
+        yield {"model": model, "left_out": True}
+        return
+    try:
+        plan = make_plan(setting, find_profile(model))
+    except (DeeppoolError, RuntimeError) as error:
+        yield {"model": model, "error": str(error).splitlines()[0]}
+        return
+    for rank in first_and_last(plan):
+        row = {"model": model, "rank": rank, "predicted": plan.iteration_time, "plan": serialization.to_json(plan)}
+        if not may_start():
+            yield row | {"left_out": True}
+            continue
+        started = time.monotonic()
+        try:
+            foreground = StreamForeground.of_rank(plan, rank, device)
+            iterations = max(20, round(setting.seconds / plan.iteration_time))
+            row["ladder"] = asdict(ladder.measure(foreground, iterations=iterations))
+        except (DeeppoolError, RuntimeError) as error:
+            row["error"] = str(error).splitlines()[0]
+        yield row | {"seconds": time.monotonic() - started}
+
+
+def make_plan(setting: Setting, profile: Profile) -> Plan:
+    """For a cluster of such devices."""
+    cluster = cluster_for(profile, setting.gpus)
+    return dp.plan(profile, cluster, setting.global_batch, amplification_limit=setting.amplification_limit)
+
+
+def first_and_last(plan: Plan) -> list[int]:
+    """The ranks, of those that compute."""
+    used = sorted({rank for stage in stages_of(plan) for rank in stage.layout.gpus})
+    return sorted({used[0], used[-1]})
+
+
+def saved_or_measured(folder: Path, setting: Setting, device: str) -> Callable[[str], Profile]:
+    """Profiles of the setting's precision, from a folder of the part ``profiles`` or measured now."""
+
+    def find(model: str) -> Profile:
+        for path in sorted(folder.glob("*.json")):
+            if path.name.startswith(f"{model}-") and path.name.endswith(f"{setting.precision}-graphs.json"):
+                return serialization.read(path, Profile)
+        sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
+        shape = (3, 32, 32) if model == EXAMPLE else None
+        return dp.profile(model, shape, device=device, batch_sizes=sizes, precision=setting.precision, seconds=1.0)
+
+    return find
