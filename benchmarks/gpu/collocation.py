@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from deeppool.device.protocol import Device
+from deeppool.evaluation.experiments.stream_foreground import StreamForeground
 from deeppool.evaluation.experiments.stream_ladder import StreamLadder, TwoJobs
 from deeppool.scheduling.mechanism_ladder import mechanism_ladder
 
@@ -51,7 +52,9 @@ def measure(setting: Setting, device: Device, ends: float) -> Iterator[dict[str,
         StreamLadder(setting.jobs, rungs, device, may_start=lambda: time.monotonic() < ends) as ladder,
     ):
         result["failed"] = ladder.failed
+        jobs = setting.jobs
+        foreground = StreamForeground.of_model(jobs.foreground, jobs.foreground_batch, jobs.precision, device)
         for gap in setting.gaps:
             if time.monotonic() < ends:
-                gaps.append(asdict(ladder.measure(gap)))
+                gaps.append(asdict(ladder.measure(foreground, gap)))
                 yield result

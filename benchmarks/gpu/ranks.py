@@ -36,10 +36,10 @@ class Setting:
     global_batch: int = 32
     amplification_limit: float = 2.0
     precision: Precision = "fp16"
-    seconds: float = 1.0
+    seconds: float = 0.7
     """Of each round, alone and beside each rung."""
     rounds: int = 3
-    probes: int = 200
+    probes: int = 100
     alone_seconds: float = 1.0
 
 

@@ -16,7 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the JSON files")
     parser.add_argument("--device", default="cuda", help="cuda, cpu, emulated, or emulated:GPU")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["profiles"], help="each fills a call")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="to be profiled")
+    parser.add_argument(
+        "--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the parts profiles and ranks"
+    )
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no measurement starts")
     parser.add_argument("--quick", action="store_true", help="a small model at two sizes: does the script run?")
     arguments = parser.parse_args()
@@ -138,7 +140,9 @@ def ladder(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]
 
 def plan_ranks(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """The first and the last rank of plans for eight GPUs, alone and beside a background."""
-    setting = ranks.QUICK if arguments.quick else ranks.Setting()
+    setting = ranks.Setting()
+    chosen = tuple(model for model in setting.models if model in arguments.models)
+    setting = ranks.QUICK if arguments.quick else replace(setting, models=chosen)
     find_profile = ranks.saved_or_measured(arguments.output, setting, arguments.device)
     yield from ranks.measure(setting, find_device(arguments.device), find_profile, lambda: time.monotonic() < end)
 

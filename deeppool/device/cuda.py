@@ -204,17 +204,30 @@ class CudaDevice:
 
     @contextmanager
     def arithmetic(self, precision: Precision) -> Iterator[None]:
-        """Sets TF32 for both products and convolutions or for neither; torch alone uses it for convolutions only."""
+        """Sets TF32 for both products and convolutions or for neither; torch alone uses it for convolutions only.
+
+        The older ``allow_tf32`` flags get the same value: where they differ, torch raises when it reads them, as
+        torch.export does.
+        """
         import torch
 
-        # torch refuses to mix these settings with the older allow_tf32 flags; its type stubs are incomplete here.
+        # torch's type stubs are incomplete here.
         backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
+        flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
         before = [backend.fp32_precision for backend in backends]
+        try:
+            flags_before = [flag.allow_tf32 for flag in flags]
+        except RuntimeError:  # the user has set the newer settings alone
+            flags, flags_before = (), []
+        for flag in flags:
+            flag.allow_tf32 = precision == "tf32"
         for backend in backends:
             backend.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         try:
             yield
         finally:
+            for flag, allowed in zip(flags, flags_before, strict=True):
+                flag.allow_tf32 = allowed
             for backend, setting in zip(backends, before, strict=True):
                 backend.fp32_precision = setting
 

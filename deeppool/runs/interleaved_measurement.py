@@ -117,8 +117,10 @@ class InterleavedMeasurement:
     def measure(self, seconds: float | None, steps: int | None) -> RunResults:
         """Warms up, runs the rounds and returns their results."""
         self._report("warming up", self._progress)
-        warm_up = self._train(WARM_UP_STEPS)
-        iteration = min(warm_up[0]["times"][1:])
+        # The first iteration by itself: an emulated rank that is late would not wait in the next ones.
+        self._train(1)
+        warm_up = self._train(WARM_UP_STEPS - 1)
+        iteration = min(warm_up[0]["times"])
         if self._learns:
             self._report("learning what the background costs", self._progress)
             self._publisher.condition = "learning"

@@ -6,6 +6,7 @@ long as it would for them, so its gaps are those of the plan.
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,7 +56,8 @@ class StreamForeground:
         place, batch = device.torch_device(), program.batch
         self._device, self._stream, self._precision = device, device.stream("high"), program.precision
         self._communicator = program.communicator
-        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=1e-3, momentum=0.9))
+        # Ranks that do not exist send noise, from which nothing is to be learned.
+        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.0, momentum=0.9))
         with self._stream.current(), device.arithmetic(program.precision):
             task = SyntheticTask(program.captured, batch, 0)
             self._data = [tensor.to(place) for tensor in task.shard(0, 0, batch)]
@@ -102,11 +104,18 @@ class StreamForeground:
         )
         return cls(program, device)
 
+    def current(self) -> AbstractContextManager[None]:
+        """Makes its stream current in the block, in which it runs.
+
+        Not for each iteration: a background enters and leaves its own stream, too, and through the stream around both
+        each would wait for the other.
+        """
+        return self._stream.current()
+
     def start(self) -> None:
         """Begins the first of some iterations."""
         self._communicator.barrier()
-        with self._stream.current():
-            self._phases.start()
+        self._phases.start()
 
     def iterate(self) -> IterationTimes | None:
         """Launches an iteration; returns the times of the one before, or with gaps its own.
@@ -114,7 +123,7 @@ class StreamForeground:
         Without gaps the device always has the next iteration: launching, waiting and launching again would leave it
         idle in between, and a background harmless there.
         """
-        with self._stream.current(), self._device.arithmetic(self._precision):
+        with self._device.arithmetic(self._precision):
             self._trainer.iterate([self._samples])
             measured = self._phases.lap()
             if self.gap:

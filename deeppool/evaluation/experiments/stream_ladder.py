@@ -205,16 +205,19 @@ class StreamLadder:
             gap: seconds without foreground after each iteration.
             iterations: another number for each round than the jobs'.
         """
-        iterations = iterations or self._jobs.iterations
         if foreground is None:
             jobs = self._jobs
             foreground = StreamForeground.of_model(jobs.foreground, jobs.foreground_batch, jobs.precision, self._device)
         self._foreground = foreground
-        foreground.repeat(WARM_UPS)
         foreground.gap = gap
+        with foreground.current():
+            return self._measure(foreground, gap, iterations or self._jobs.iterations)
+
+    def _measure(self, foreground: StreamForeground, gap: float, iterations: int) -> LadderResult:
         alone: list[IterationTimes] = []
         wake: list[float] = []
         now = self._device.clock.now
+        foreground.repeat(WARM_UPS)
         for name, made in self._made.items():
             with self._attempt(name) as may:
                 if may:

@@ -1,16 +1,19 @@
 """Timed iterations and memory use of a model on a device, at one batch size after another."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device, Precision
 from deeppool.errors import ProfileError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks
 from deeppool.profiling.measure.iteration import Iteration, TimestampLog, copy_weights, example_data
 from deeppool.profiling.measure.sampling import LONG_ITERATION, is_sufficient, minimum_seconds, progress
+from deeppool.profiling.measure.stamp_cost import stamp_seconds
 from deeppool.profiling.measure.update import UpdateBench
 from deeppool.profiling.store import MeasurementLog, Runs, Times
 
@@ -46,6 +49,12 @@ class Bench:
         """
         self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
         self._company = concurrent_ranks
+        # Programs of torch.fx are cycles, which hold the memory of earlier profiles.
+        gc.collect()
+        self._held = (device.memory_use() or (0, 0))[0]
+        """Bytes that others use on the device."""
+        # Emulated devices compute their kernels on the CPU, or in virtual time: a stamp delays none of them.
+        self._stamp = stamp_seconds(device) if graphs and not find_kind(device.kind).emulated else 0.0
         weights = copy_weights(captured, device)
         self._iterations = {stamped: Iteration(captured, weights, stamped=stamped) for stamped in (True, False)}
 
@@ -85,7 +94,8 @@ class Bench:
             times = [[0.0, 0.0] for _ in self._captured.nodes]
             before = logs[stamped].start
             for direction, layer, stamp in logs[stamped].marks:
-                times[layer][direction == "backward"] += self._device.seconds(before, stamp)
+                seconds = self._device.seconds(before, stamp) - self._stamp
+                times[layer][direction == "backward"] += max(0.0, seconds)
                 before = stamp
             if not stamped:
                 return ((sum(t[0] for t in times), sum(t[1] for t in times)),)
@@ -105,7 +115,7 @@ class Bench:
         for _, layer, (now, peak) in log.marks:
             layers[layer] = max(layers[layer], peak - held)
             held, highest = now, max(highest, peak)
-        return DeviceMemory(highest, tuple(layers))
+        return DeviceMemory(highest - self._held, tuple(layers))
 
     def update_per_byte(self, batch: int) -> float:
         """Measures the optimizer's update, after an iteration without graphs; seconds per byte of parameters."""

@@ -22,7 +22,7 @@ from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
-from deeppool.device.kinds import graphs_name
+from deeppool.device.kinds import find_kind, graphs_name
 from deeppool.device.protocol import AUTOCAST, Device, Precision
 from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError, ProfileError
@@ -42,6 +42,8 @@ METHOD = (
     "whole iterations, {mode}, with a stamp between the layers, in turns with whole iterations without; "
     "mean of the faster half of the runs, and of the layers of equal signature"
 )
+LESS_STAMPS = "; less what a stamp adds between two short kernels"
+"""Where a GPU runs graphs."""
 
 SHORTEST = 1e-9
 """Minimum seconds of a layer: a layer of views takes no measurable time, and amplification divides by it."""
@@ -196,7 +198,8 @@ def _log_path(output: Path) -> Path:
 
 
 def _method(place: Device, graphs: bool) -> str:
-    return METHOD.format(mode=graphs_name(place.kind) if graphs else "eager")
+    method = METHOD.format(mode=graphs_name(place.kind) if graphs else "eager")
+    return method + LESS_STAMPS if graphs and not find_kind(place.kind).emulated else method
 
 
 def _conditions(place: Device, precision: Precision, threads: int, graphs: bool, ranks: int) -> list[object]:

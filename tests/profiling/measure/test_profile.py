@@ -349,6 +349,14 @@ def test_on_an_emulated_device_the_model_keeps_its_weights(kind, precision):
     assert all(torch.equal(value, before[name]) for name, value in captured.source.state_dict().items())
 
 
+def test_the_memory_of_an_iteration_does_not_count_earlier_profiles():
+    captured = capture(nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (64,))
+    peaks = [profile(captured, device="emulated:h200", batch_sizes=(2,)).checks[0].peak_memory for _ in range(3)]
+    assert peaks[1:] == peaks[:1] * 2
+    # Weights and their gradients.
+    assert 2 * captured.graph.parameter_bytes < peaks[0] < 3 * captured.graph.parameter_bytes
+
+
 def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_every_time(monkeypatch):
     monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2 * sampling.MINIMUM_RUNS)
     found, again = (profile(capture(Small(), (8,)), device="emulated:h200", batch_sizes=SIZES) for _ in range(2))
