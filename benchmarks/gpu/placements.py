@@ -7,7 +7,6 @@ device is one process's, so the rows of a separate process are errors there.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import deeppool as dp
@@ -15,8 +14,8 @@ from deeppool.base import serialization
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.device.kinds import find_kind
 from deeppool.errors import DeeppoolError
-from deeppool.planning.plan import Plan
 from deeppool.profiling.default_cluster import cluster_for
+from deeppool.profiling.table import Profile
 
 EXAMPLE = "examples.two_branch:two_branch"
 PLACEMENTS: dict[str, Sharing] = {
@@ -25,6 +24,7 @@ PLACEMENTS: dict[str, Sharing] = {
     "thread, paced": replace(POLICIES["paced"], home="thread"),
     "thread, feedback, bound 1 %": replace(POLICIES["feedback"], max_slowdown=0.01, home="thread"),
     "process, naive": Sharing(priority="normal", home="process"),
+    "process, priority": Sharing(home="process"),
     "process, paced": replace(POLICIES["paced"], home="process"),
     "process, feedback, bound 1 %": replace(POLICIES["feedback"], max_slowdown=0.01, home="process"),
 }
@@ -36,16 +36,15 @@ class Setting:
 
     foreground: str = "vgg16"
     background: str = "resnet50"
-    shape: tuple[int, ...] = (3, 224, 224)
     gpus: int = 8
     global_batch: int = 32
     rank: int = 1
     """Not rank 0, which computes every layer."""
-    background_batch: int = 8
-    seconds: float = 24.0
+    background_batch: int = 32
+    seconds: float = 8.0
 
 
-QUICK = Setting(EXAMPLE, EXAMPLE, (3, 32, 32), gpus=2, global_batch=4, background_batch=2, seconds=1.0)
+QUICK = Setting(EXAMPLE, EXAMPLE, gpus=2, global_batch=4, background_batch=2, seconds=1.0)
 ON_CPU = {
     "thread, paced": replace(POLICIES["paced"], priority="normal", home="thread"),
     "process, paced": replace(POLICIES["paced"], home="process"),
@@ -57,9 +56,10 @@ def rows_for(device: str) -> dict[str, Sharing]:
     return ON_CPU if find_kind(device).on_cores else PLACEMENTS
 
 
-def measure(setting: Setting, device: str, placements: dict[str, Sharing]) -> Iterator[dict[str, Any]]:
+def measure(setting: Setting, profile: Profile, placements: dict[str, Sharing]) -> Iterator[dict[str, Any]]:
     """A row for each home; one that cannot be had is a row too."""
-    plan = make_plan(setting, device)
+    cluster = cluster_for(profile, setting.gpus)
+    plan = dp.plan(profile, cluster, setting.global_batch, amplification_limit=2.0)
     for name, sharing in placements.items():
         try:
             run = dp.launch(
@@ -86,12 +86,3 @@ def measure(setting: Setting, device: str, placements: dict[str, Sharing]) -> It
             "ended": back.ended,
             "record": serialization.to_json(run),
         }
-
-
-@cache
-def make_plan(setting: Setting, device: str) -> Plan:
-    """For a cluster of such devices, from a profile that is measured first."""
-    sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
-    profile = dp.profile(setting.foreground, setting.shape, device=device, batch_sizes=sizes)
-    cluster = cluster_for(profile, setting.gpus)
-    return dp.plan(profile, cluster, setting.global_batch, amplification_limit=2.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import deeppool as dp
 from deeppool.base import serialization
+from deeppool.base.sharing import Sharing
 from deeppool.device.protocol import Device, Precision
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.experiments.stream_foreground import StreamForeground
@@ -20,7 +21,10 @@ from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
 from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.table import Profile
-from deeppool.scheduling.mechanism_ladder import mechanism_ladder
+from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
+
+BY_TIME = "1 ms in flight"
+"""As pacing, however many pieces that are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +35,20 @@ class Setting:
     background: str = "resnet50"
     background_batches: tuple[int, int] = (32, 8)
     """Ordinary and smaller."""
-    share: float | None = 0.25
     gpus: int = 8
     global_batch: int = 32
     amplification_limit: float = 2.0
     precision: Precision = "fp16"
-    seconds: float = 0.7
+    seconds: float = 0.5
     """Of each round, alone and beside each rung."""
-    rounds: int = 3
-    probes: int = 100
+    rounds: int = 2
+    probes: int = 50
     alone_seconds: float = 1.0
 
 
 EXAMPLE = "examples.two_branch:two_branch"
 QUICK = Setting(
-    (EXAMPLE,), EXAMPLE, (2, 1), 0.25, 2, 4, seconds=0.1, rounds=1, probes=3, alone_seconds=0.05, precision="fp32"
+    (EXAMPLE,), EXAMPLE, (2, 1), 2, 4, seconds=0.1, rounds=1, probes=3, alone_seconds=0.05, precision="fp32"
 )
 
 
@@ -63,7 +66,8 @@ def measure(
         alone_seconds=setting.alone_seconds,
         probes=setting.probes,
     )
-    rungs = mechanism_ladder(*setting.background_batches, share=setting.share)
+    rungs = mechanism_ladder(*setting.background_batches)
+    rungs[BY_TIME] = Rung(Sharing(in_flight=1e-3), setting.background_batches[0])
     started = time.monotonic()
     with StreamLadder(jobs, rungs, device, may_start) as ladder:
         found["failed"], found["seconds"] = ladder.failed, time.monotonic() - started
@@ -117,8 +121,9 @@ def first_and_last(plan: Plan) -> list[int]:
     return sorted({used[0], used[-1]})
 
 
-def saved_or_measured(folder: Path, setting: Setting, device: str) -> Callable[[str], Profile]:
-    """Profiles of the setting's precision, from a folder of the part ``profiles`` or measured now."""
+def saved_or_measured(folder: Path, device: str, *, quick: bool) -> Callable[[str], Profile]:
+    """Profiles in fp16, from a folder of the part ``profiles`` or measured now; of a dry run in fp32."""
+    setting = QUICK if quick else Setting()
 
     def find(model: str) -> Profile:
         for path in sorted(folder.glob("*.json")):

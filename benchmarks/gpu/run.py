@@ -15,7 +15,7 @@ launches, streams, graphs and priorities as on a GPU; its numbers are emulated, 
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ ON_CUDA = (Mode("fp16", True), Mode("tf32", True), Mode("fp16", False), Mode("tf
 ON_CPU = (Mode("fp32", False),)
 MODES = {"cuda": ON_CUDA, "cpu": ON_CPU, "emulated": (Mode("fp32", True),)}
 """By kind of device."""
+PAIRS = {"durations": [2e-4, 2e-3], "seconds": 0.05, "rounds": 2}
 QUICK_PAIRS = {"matrices": [16], "durations": [2e-4], "seconds": 0.05, "rounds": 1}
 
 
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument(
         "--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the parts profiles and ranks"
     )
+    parser.add_argument("--rows", nargs="+", choices=placements.PLACEMENTS, help="of the part launches; default: all")
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no measurement starts")
     parser.add_argument("--quick", action="store_true", help="a small model at two sizes: does the script run?")
     arguments = parser.parse_args()
@@ -143,21 +145,22 @@ def plan_ranks(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, 
     setting = ranks.Setting()
     chosen = tuple(model for model in setting.models if model in arguments.models)
     setting = ranks.QUICK if arguments.quick else replace(setting, models=chosen)
-    find_profile = ranks.saved_or_measured(arguments.output, setting, arguments.device)
-    yield from ranks.measure(setting, find_device(arguments.device), find_profile, lambda: time.monotonic() < end)
+    device = find_device(arguments.device)
+    yield from ranks.measure(setting, device, _find_profile(arguments), lambda: time.monotonic() < end)
 
 
 def pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """Which kernel disturbs which, and whose priority a graph has; a minute."""
     found: dict[str, Any] = {"left_out": []}
-    quick = QUICK_PAIRS if arguments.quick else {}
     for name in ("priorities", "interference"):
         if time.monotonic() > end:
             found["left_out"].append(name)
         elif name == "priorities":
             found[name] = [asdict(effect) for effect in stream_priorities(find_device(arguments.device))]
         else:
-            measured = dp.measure_interference(device=arguments.device, waits=(), **quick)
+            measured = dp.measure_interference(
+                device=arguments.device, waits=(), **(QUICK_PAIRS if arguments.quick else PAIRS)
+            )
             found[name] = serialization.to_json(measured)
         yield found
 
@@ -167,12 +170,19 @@ def launches(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, An
     found: dict[str, Any] = {"rows": [], "left_out": []}
     yield found
     setting = placements.QUICK if arguments.quick else placements.Setting()
+    profile = _find_profile(arguments)(setting.foreground)
     for name, sharing in placements.rows_for(arguments.device).items():
+        if arguments.rows and name not in arguments.rows:
+            continue
         if time.monotonic() > end:
             found["left_out"].append(name)
         else:
-            found["rows"] += placements.measure(setting, arguments.device, {name: sharing})
+            found["rows"] += placements.measure(setting, profile, {name: sharing})
         yield found
+
+
+def _find_profile(arguments: argparse.Namespace) -> Callable[[str], Profile]:
+    return ranks.saved_or_measured(arguments.output, arguments.device, quick=arguments.quick)
 
 
 def tick_tock(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:

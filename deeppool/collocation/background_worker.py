@@ -2,12 +2,14 @@
 
 import contextlib
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from deeppool.base.sharing import Sharing
 from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.cpu_sampler import CpuSampler, Piece, computing_intervals, intersections
 from deeppool.collocation.piece_launcher import PieceLauncher
@@ -20,6 +22,8 @@ from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import BackgroundLimits
 
+MPS_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
+"""Environment variable of NVIDIA's MPS: 1 places a process's kernels after those of other processes."""
 PROGRESS_SECONDS = 0.5
 """Interval between two progress reports: each costs the launcher's machine some time."""
 KEPT_CHECKPOINTS = 2
@@ -39,6 +43,8 @@ class BackgroundWorker:
             commands: channel to the launcher.
         """
         self._commands, self._setup = commands, setup
+        if Sharing(**setup.get("sharing", {})).priority != "normal":
+            os.environ.setdefault(MPS_PRIORITY, "1")
         with all_hardware_queues():
             device = find_device(setup.get("device", "cpu"))
             place = device.torch_device(setup.get("index", 0))

@@ -18,8 +18,9 @@ from deeppool.device.protocol import Device
 from deeppool.errors import RunError
 from deeppool.scheduling.background_limits import CLOSED, BackgroundLimits, Operator
 
-POLL_SECONDS = 1e-4
-"""Interval between two polls of a closed gate; each takes the interpreter's lock for some microseconds."""
+POLL_SECONDS = 2.5e-4
+"""Interval between two polls of a closed gate, half of the longest piece: each takes the interpreter's lock, for which
+the foreground's launches then wait."""
 KEPT_PIECES = 2000
 """Pieces that a phase reports, for the timeline of one iteration: its last seconds."""
 DRAIN_SECONDS = 60.0

@@ -3,6 +3,7 @@
 protocol        Device, Stream and Launch: what the other packages use
 find            the device of a kind: auto, cpu or cuda
 clock           the time of the threads that launch
+event_times     times of what happens on a device, and waits; cuda_event_times are those by a GPU's clock
 transfer        tensors as the library of collectives takes them
 host_buffer     host memory through which tensors pass to code that knows only the host's
 kinds           facts of a kind of device

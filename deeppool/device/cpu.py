@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.base.sharing import Priority
 from deeppool.device.clock import WALL, Clock
+from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.heap import keep_memory, share_heap
 from deeppool.device.profiler_ranges import record_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
@@ -73,6 +74,10 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Does nothing: operators on a CPU are complete when they return."""
+
+    def event_times(self) -> EventTimes:
+        """Returns times by the host's clock."""
+        return HostEventTimes()
 
     def synchronize_stream(self) -> None:
         """Does nothing, as :meth:`synchronize`."""

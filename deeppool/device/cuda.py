@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.device.clock import WALL, Clock
 from deeppool.device.cpu import pin_to_cores, usable_cores
+from deeppool.device.event_times import EventTimes
 from deeppool.device.numa import cores_beside, pci_address
 from deeppool.device.profiler_ranges import nvtx_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
@@ -131,6 +132,12 @@ class CudaDevice:
         import torch
 
         torch.cuda.synchronize()
+
+    def event_times(self) -> EventTimes:
+        """Returns times by the GPU's clock, for which no host waits."""
+        from deeppool.device.cuda_event_times import CudaEventTimes
+
+        return CudaEventTimes()
 
     def synchronize_stream(self) -> None:
         """Waits for the current stream."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from deeppool.device.clock import Clock
+from deeppool.device.event_times import EventTimes
 from deeppool.device.transfer import TransferBuffers
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Waits until all work launched on the device is complete."""
+        ...
+
+    def event_times(self) -> EventTimes:
+        """Returns new times of events on the current stream, and waits for them."""
         ...
 
     def synchronize_stream(self) -> None:

@@ -17,6 +17,9 @@ from deeppool.errors import InvalidValueError
 if TYPE_CHECKING:
     import torch
 
+_CONTEXTS: list[Any] = []
+"""All green contexts of the process: torch ends it when memory is freed that belongs to one that is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class SmShare:
@@ -30,8 +33,6 @@ class SmShare:
     """Number that was granted; None: all, or the driver does not say."""
     problem: str | None
     """Reason why the stream has all multiprocessors, or None."""
-    context: Any = None
-    """Green context, which must live as long as the stream."""
 
     def __str__(self) -> str:
         if self.problem is not None:
@@ -78,11 +79,12 @@ def sm_share(device: Device, share: float) -> SmShare:
         # torch warns, and makes one, where there is no primary context yet.
         torch.cuda.synchronize(index)
         context: Any = GreenContext.create(num_sms=count, device_id=index)
+        _CONTEXTS.append(context)
         handle = context.Stream()
         _check_events(handle)
     except RuntimeError as error:  # an old driver, or one that refuses: under MIG, for example
         return _all_of(device, str(error).splitlines()[0])
-    return SmShare(CudaStream(device, "low", handle), count, granted_multiprocessors(handle.cuda_stream), None, context)
+    return SmShare(CudaStream(device, "low", handle), count, granted_multiprocessors(handle.cuda_stream), None)
 
 
 def _all_of(device: Device, problem: str) -> SmShare:

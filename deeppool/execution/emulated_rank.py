@@ -6,13 +6,13 @@ which neither the device nor the core is used. Not modelled: the memory bandwidt
 use, the others' update, their jitter, and collectives inside a stage (synchronised BatchNorm).
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 from deeppool.base.timeline import SpanKind
 from deeppool.collectives.schedule import Schedule
+from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import device_of
 from deeppool.device.transfer import PendingWork
 from deeppool.errors import RunError
@@ -21,56 +21,32 @@ from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySc
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
 
-SPIN = 100e-6
-"""Seconds of busy waiting at the end of a wait: a sleeping core wakes up that late."""
 SMALL = 1e-3
 """Standard deviation of data from emulated ranks: as gradients, unit-normal values might overflow 16 bits."""
-
-
-def wait_until(moment: float) -> None:
-    """Returns at a time of ``time.perf_counter``, or at once if it has passed."""
-    left = moment - time.perf_counter()
-    if left > SPIN:
-        time.sleep(left - SPIN)
-    while time.perf_counter() < moment:
-        pass
 
 
 def emulate_other_ranks(rank: int, plan: Plan, device: torch.device) -> "EmulatedCommunicator":
     """Creates the communicator of one rank of a plan whose other ranks are emulated."""
     schedule = replay_schedule(plan, stages_of(plan), rank)
-    return EmulatedCommunicator(rank, plan.gpus, schedule, synchronize=device_of(device).synchronize_stream)
+    return EmulatedCommunicator(rank, plan.gpus, schedule, device_of(device).event_times())
 
 
 class EmulatedCommunicator:
     """The communicator of one rank whose peers are emulated."""
 
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        schedule: ReplaySchedule,
-        *,
-        synchronize: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.perf_counter,
-        wait: Callable[[float], None] = wait_until,
-    ) -> None:
+    def __init__(self, rank: int, ranks: int, schedule: ReplaySchedule, event_times: EventTimes | None = None) -> None:
         """Starts before the first iteration.
 
         Args:
             rank: the one that exists.
             ranks: number of ranks of the plan.
             schedule: times at which the rank may start its work.
-            synchronize: waits for the device: a stage ends when its work has run, not at its launch.
-            clock: seconds.
-            wait: returns at a time of the clock.
+            event_times: times what the rank computes, and waits. Default: by the host's clock.
         """
         self.rank, self.ranks = rank, ranks
-        self._schedule, self._synchronize, self._clock, self._wait = schedule, synchronize, clock, wait
-        self._others_started: float | None = None
-        """Start of the next iteration on the other ranks; None: the same as on this rank."""
-        self._end_times: dict[Event, float] = {}
-        """End of each computation in this iteration."""
+        self._schedule, self._times = schedule, event_times or HostEventTimes()
+        self._together = True
+        """Whether the other ranks start the next iteration with this one; otherwise they did not wait for it."""
         self._remaining: list[Event] = []
         """Computations left in it, the next one last."""
         self._transfer_start = 0.0
@@ -95,16 +71,17 @@ class EmulatedCommunicator:
 
     def barrier(self) -> None:
         """Lets all ranks start the next iteration together."""
-        self._others_started = None
+        self._together = True
 
     def begin(self) -> None:
         """Starts an iteration; the other ranks started theirs without waiting for this one."""
-        self._end_times = {START: self._clock() if self._others_started is None else self._others_started}
+        if self._together:
+            self._times.mark(START)
         self._remaining = list(self._schedule.computations)[::-1]
 
     def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
         """Waits even if all inputs are available: the plan may order the stage after a layer on another rank."""
-        self._wait(self._when(self._schedule.computations[kind, stage].end))
+        self._times.wait(self._schedule.computations[kind, stage].end)
 
     def enter(self, kind: SpanKind, stage: int) -> None:
         """Marks the start of a span."""
@@ -113,8 +90,7 @@ class EmulatedCommunicator:
     def leave(self, kind: SpanKind, stage: int) -> float:
         """Records the end of a computation."""
         if kind in ("forward", "backward"):
-            self._synchronize()
-            self._end_times[kind, stage] = self._clock()
+            self._times.mark((kind, stage))
             expected = self._remaining.pop()
             if expected != (kind, stage):
                 raise RunError(
@@ -125,8 +101,8 @@ class EmulatedCommunicator:
 
     def end(self) -> None:
         """Waits for the end of the iteration on the other ranks."""
-        self._others_started = self._when(self._schedule.end)
-        self._wait(self._others_started)
+        self._times.wait(self._schedule.end, reached=START)
+        self._together = False
 
     def close(self) -> None:
         """Does nothing."""
@@ -143,11 +119,8 @@ class EmulatedCommunicator:
             self._await(turn.start, turn.end)
 
     def _await(self, met: EventTime, go: EventTime) -> None:
-        self._transfer_start = max(self._transfer_start, self._when(met))
-        self._wait(self._when(go))
-
-    def _when(self, moment: EventTime) -> float:
-        return max(self._end_times[event] + delay for event, delay in moment.items())
+        self._transfer_start = max(self._transfer_start, self._times.when(met))
+        self._times.wait(go)
 
     def _fill(self, tensor: torch.Tensor) -> None:
         """Fills a tensor with plausible values at the cost of a copy."""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import collocation, placements, run
+from benchmarks.gpu import collocation, placements, ranks, run
 from deeppool.base import serialization
 from deeppool.profiling.measure import sampling
 from deeppool.profiling.table import Profile
@@ -88,7 +88,7 @@ def test_dry_run_climbs_the_ladder_beside_the_first_and_the_last_rank_of_a_plan(
     assert [row["rank"] for row in found["rows"]] in ([0], [0, 1])
     for row in found["rows"]:
         measured = row["ladder"]
-        assert [rung["rung"] for rung in measured["rungs"]] == list(mechanism_ladder(share=0.25))
+        assert [rung["rung"] for rung in measured["rungs"]] == [*mechanism_ladder(), ranks.BY_TIME]
         assert 0 <= measured["idle"] < 1
         assert measured["wake"]["count"] == 3
 

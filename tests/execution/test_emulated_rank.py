@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.event_times import HostEventTimes
 from deeppool.device.find import find_device
 from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.replay_schedule import replay_schedule
@@ -56,7 +57,8 @@ class VirtualRank:
         self.clock = VirtualClock()
         self.idle = 0.0
         schedule = replay_schedule(made, self.stages, rank)
-        self.communicator = EmulatedCommunicator(rank, made.gpus, schedule, clock=self.clock, wait=self.clock.wait)
+        times = HostEventTimes(clock=self.clock, wait_until=self.clock.wait)
+        self.communicator = EmulatedCommunicator(rank, made.gpus, schedule, times)
         self.group = self.communicator.group([0, 1])
 
     def iterate(self, seconds):
@@ -232,7 +234,7 @@ def test_an_emulated_rank_runs_its_stages_as_graphs(kind: str):
     made = emulated_rank.make_plan(captured, overlap_sync=False)
     stages = stages_of(made)
     schedule = replay_schedule(made, stages, 0)
-    communicator = EmulatedCommunicator(0, made.gpus, schedule, synchronize=device.synchronize_stream)
+    communicator = EmulatedCommunicator(0, made.gpus, schedule, device.event_times())
     trainer = Trainer(captured, stages, communicator, training(Rule("")))
     for index, stage in enumerate(stages):
         assert isinstance(trainer.step.passes[index], GraphReplay) == (0 in stage.layout.gpus)

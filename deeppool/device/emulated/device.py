@@ -16,6 +16,7 @@ from deeppool.device.emulated.registration import Registration
 from deeppool.device.emulated.runtime import DeviceRuntime, DeviceStream
 from deeppool.device.emulated.scheduler import Event, Scheduler
 from deeppool.device.emulated.virtual_scheduler import HARDWARE_QUEUES, VirtualScheduler
+from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.heap import keep_memory
 from deeppool.device.profiler_ranges import record_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
@@ -86,6 +87,10 @@ class EmulatedDevice:
     def synchronize(self) -> None:
         """Waits for all streams."""
         self.runtime.synchronize()
+
+    def event_times(self) -> EventTimes:
+        """Returns times by the host's clock, which waits for the current stream."""
+        return HostEventTimes(self.synchronize_stream)
 
     def synchronize_stream(self) -> None:
         """Waits for the current stream."""

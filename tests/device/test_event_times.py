@@ -1,0 +1,71 @@
+"""A wait ends some seconds after the latest of several events, by the host's clock or by the GPU's."""
+
+import pytest
+import torch
+
+from deeppool.device.cuda import cuda_problem
+from deeppool.device.event_times import EventTimes, HostEventTimes
+from deeppool.device.find import find_device
+
+
+class Clock:
+    """Advances in waits, and when a test advances it."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait_until(self, moment: float) -> None:
+        self.now = max(self.now, moment)
+
+
+def test_a_wait_ends_after_the_latest_of_its_events_and_can_be_an_event_itself() -> None:
+    clock = Clock()
+    times: EventTimes = HostEventTimes(clock=clock, wait_until=clock.wait_until)
+    times.mark("first")
+    clock.now = 11.0
+    times.mark("second")
+    assert times.when({"first": 3.0, "second": 1.0}) == 13.0
+    times.wait({"first": 3.0, "second": 1.0}, reached="third")
+    assert clock.now == 13.0
+    times.wait({"first": 0.5}, reached="past")
+    assert clock.now == 13.0
+    assert times.when({"third": 1.0}) == 14.0
+    assert times.when({"past": 0.0}) == 10.5
+
+
+def test_an_event_happens_when_the_device_has_done_what_was_before_it() -> None:
+    clock = Clock()
+    HostEventTimes(lambda: clock.wait_until(12.0), clock=clock, wait_until=clock.wait_until).mark("end")
+    assert clock.now == 12.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
+def test_a_gpu_waits_by_itself_while_its_host_goes_on() -> None:
+    device = find_device("cuda")
+    times = device.event_times()
+    wait, earlier = 0.05, 0.02
+    with device.stream("high").current():
+        # The first launch of each kernel loads it.
+        times.mark("start")
+        times.wait({"start": 0.0})
+        device.synchronize()
+        times.mark("start")
+        stamps = [device.stamp()]
+        times.wait({"start": earlier}, reached="then")
+        stamps.append(device.stamp())
+        times.wait({"start": 0.0, "then": wait - earlier})
+        stamps.append(device.stamp())
+        times.wait({"start": earlier})
+        stamps.append(device.stamp())
+        assert not device.passed(stamps[1]), "the host has waited"
+        device.synchronize()
+    first, second, third = (device.seconds(stamps[0], stamp) for stamp in stamps[1:])
+    # The GPU's two clocks may differ by a millionth of a second.
+    assert earlier - 1e-5 < first < earlier + 1e-3
+    assert wait - 1e-5 < second < wait + 1e-3
+    assert third - second < 1e-3
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
