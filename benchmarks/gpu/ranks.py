@@ -95,7 +95,7 @@ def _ranks(
         yield {"model": model, "error": str(error).splitlines()[0]}
         return
     for rank in first_and_last(plan):
-        row = {"model": model, "rank": rank, "predicted": plan.iteration_time, "plan": serialization.to_json(plan)}
+        row = {"model": model, "rank": rank, "predicted": plan.iteration_time}
         if not may_start():
             yield row | {"left_out": True}
             continue

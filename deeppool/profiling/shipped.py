@@ -1,6 +1,7 @@
 """Profiles that come with deeppool, by name.
 
-Every file ``data/<name>.json`` is one; `make shipped` measures them again.
+Every file ``data/<name>.json`` is one. `make shipped` measures those of a CPU again, ``benchmarks/gpu`` those of an
+H200 (fp16, under CUDA graphs).
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,16 @@
+"""The tables of the README are those of the records of a GPU, and of the profiles that come with deeppool."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from benchmarks.gpu import tables
+
+README = tables.FOLDER.with_name("README.md")
+
+
+@pytest.mark.parametrize(
+    "table", [tables.iterations, tables.launches, tables.beside, pytest.param(tables.estimates, marks=pytest.mark.slow)]
+)
+def test_a_table_stands_in_the_readme_word_for_word(table: Callable[[], Iterator[str]]) -> None:
+    assert "\n".join(table()) in README.read_text(encoding="utf-8")
