@@ -2,9 +2,9 @@
 
 In one process a GPU runs two jobs at once without a daemon, separates them by priority, and the foreground's stamps
 show what it does now: replaying a graph releases the interpreter's lock. The cost: what ends the device's context ends
-both jobs. A process of its own (:mod:`deeppool.collocation.background_worker`) contains that, unless MPS joins the two.
-On a CPU the thread shares the rank's core, random numbers and the interpreter's lock at equal priority. Never run on a
-GPU so far.
+both jobs, and both launch from one process: on an H200 that made ranks slower than the shared GPU did
+(``benchmarks/gpu``). A process of its own (:mod:`deeppool.collocation.background_worker`) contains a fault, unless MPS
+joins the two. On a CPU the thread shares the rank's core, random numbers and the interpreter's lock at equal priority.
 """
 
 import threading

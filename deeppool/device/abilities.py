@@ -1,4 +1,4 @@
-"""Abilities of each GPU for two jobs that share it. Not tested on a GPU."""
+"""Abilities of each GPU for two jobs that share it."""
 
 import os
 from dataclasses import dataclass

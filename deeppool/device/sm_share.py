@@ -3,7 +3,7 @@
 The foreground's work is in the primary context and runs on all multiprocessors, so this bounds a background without
 taking anything from the foreground. Kernels of a graph keep the multiprocessors of the stream that captured them: a
 background captures a set of graphs for each share. Drivers grant multiprocessors in groups, and may grant fewer than
-were asked for: what was granted is read back from the driver. Not tested on a GPU.
+were asked for: what was granted is read back from the driver.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Pairs of kernels on a GPU: two streams of one process, of equal priority or the background's lower.
 
-Never run on a GPU so far; on an emulated one kernels compute no values, and take the times of a data sheet.
+On an emulated GPU kernels compute no values, and take the times of a data sheet.
 """
 
 from collections import deque
