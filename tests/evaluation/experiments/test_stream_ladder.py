@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from torch import nn
 
 from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
+from deeppool.evaluation.experiments.stream_foreground import StreamForeground
 from deeppool.evaluation.experiments.stream_ladder import LadderResult, StreamLadder, TwoJobs, _Beside
 from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
 
@@ -136,3 +138,32 @@ def test_it_runs_in_the_time_of_the_machine_too(kind: str) -> None:
     assert all(rung.foreground.mean > 0 and rung.harvest >= 0 for rung in result.rungs)
     problems = {rung.rung: rung.problem for rung in result.rungs if rung.problem}
     assert problems == {"+ SM share 25 %": f"device {kind} has no multiprocessors"}
+
+
+def test_a_foreground_does_not_wait_for_the_end_of_what_a_background_has_launched() -> None:
+    """A background enters and leaves its stream at each step, and the stream around it then waits for the step."""
+    device = new_device("h200")
+    with device.times_only():
+        foreground = StreamForeground.of_model(f"{__name__}:small_perceptron", 8, "fp32", device)
+        low, launched = device.stream("low"), device.clock.signal()
+        matrix = torch.empty(2048, 2048, device=device.torch_device())
+        stamps = []
+
+        def step() -> None:
+            with low.current():
+                stamps.append(device.stamp())
+                for _ in range(100):
+                    torch.mm(matrix, matrix)
+                stamps.append(device.stamp())
+            launched.set()
+
+        with foreground.current():
+            foreground.repeat(2)
+            thread = device.clock.start_thread(step, "background")
+            launched.wait()
+            foreground.repeat(1)
+            stamps.append(device.stamp())
+            thread.join()
+            device.synchronize()
+    start, end_of_step, end_of_iteration = stamps
+    assert device.seconds(start, end_of_iteration) < 0.5 * device.seconds(start, end_of_step)

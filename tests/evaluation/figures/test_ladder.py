@@ -63,10 +63,12 @@ def test_what_has_no_ladder_is_refused(runs, phrase):
 
 def in_streams(*shares: tuple[float, float]) -> LadderResult:
     rungs = tuple(
-        RungResult(f"rung {number}", "stream priority low", None, summarise([1.0]), slowdown, 8, 9.0, 3.0, harvest, 5)
+        RungResult(
+            f"rung {number}", "stream priority low", None, summarise([1.0]), slowdown, 8, 9.0, 3.0, harvest, 5, None
+        )
         for number, (slowdown, harvest) in enumerate(shares)
     )
-    return LadderResult(0.0, summarise([1.0]), rungs, ())
+    return LadderResult(0.0, summarise([1.0]), 0.5, None, rungs, ())
 
 
 def test_in_streams_each_foreground_has_bars_of_its_own_and_the_ranking_is_by_the_sum():
