@@ -4,7 +4,7 @@ import shlex
 
 import torch
 
-from deeppool.advice.layer_times import layer_times, profile_command
+from deeppool.advice.layer_times import layer_times, names_profile, profile_command
 from deeppool.advice.record import Advice, DataParallelTime, fastest_of
 from deeppool.advice.techniques import (
     burst_parallelism,
@@ -15,7 +15,6 @@ from deeppool.advice.techniques import (
     two_waves,
 )
 from deeppool.base.interruption import interruptible
-from deeppool.base.paths import is_file
 from deeppool.cluster.cluster import PRESETS, Cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
@@ -45,7 +44,7 @@ def advise(
         print(advice.explain())
 
     Args:
-        model: a profile or its file, or what :func:`deeppool.capture` takes.
+        model: a profile, its file or the name of a shipped one, or what :func:`deeppool.capture` takes.
         cluster: the GPUs and links, or a number of GPUs: of the DGX of the profile's GPU, or cores of this machine.
         global_batch: samples per iteration, over all GPUs.
         device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or a device as for
@@ -68,8 +67,8 @@ def advise(
         input_shape=input_shape,
         on_progress=on_progress,
     )
-    named_file = isinstance(model, str) and is_file(model)
-    name = shlex.quote(str(model)) if named_file else f"{times.graph.model}.json"
+    named_profile = names_profile(model)
+    name = shlex.quote(str(model)) if named_profile else f"{times.graph.model}.json"
     place = cluster_for(times, gpus) if isinstance(cluster, int) else cluster
     command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)

@@ -1,6 +1,7 @@
 """Layer times of a model at the per-GPU batches that plans for a number of GPUs need."""
 
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 
@@ -15,13 +16,18 @@ from deeppool.job import Progress
 from deeppool.planning.request import check_batch
 from deeppool.profiling.estimate.estimate import estimate
 from deeppool.profiling.measure.profile import profile
-from deeppool.profiling.shipped import find_profile
+from deeppool.profiling.shipped import find_profile, shipped_names
 from deeppool.profiling.table import Profile
 
 
 def is_measured(device: str) -> bool:
     """Whether layers are measured on a device of this name, and not estimated for a GPU of this name."""
     return device == "auto" or device.partition(":")[0] in KINDS
+
+
+def names_profile(model: object) -> TypeGuard[str]:
+    """Whether a model is the file of a profile, or the name of a shipped one."""
+    return isinstance(model, str) and (Path(model).suffix == ".json" or is_file(model) or model in shipped_names())
 
 
 def layer_times(
@@ -51,7 +57,7 @@ def layer_times(
     """
     if isinstance(model, Profile):
         return model
-    if isinstance(model, str) and (Path(model).suffix == ".json" or is_file(model)):
+    if names_profile(model):
         return find_profile(model)
     if global_batch < 1:
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
@@ -79,7 +85,7 @@ def profile_command(model: object, name: str, made: Profile, device: str) -> str
         made: its profile.
         device: see :func:`layer_times`.
     """
-    if not isinstance(model, str) or is_file(model):
+    if not isinstance(model, str) or names_profile(model):
         return None
     how = f"profile {model} --device" if is_measured(device) else f"estimate {model} --gpu"
     sizes = ",".join(map(str, made.batch_sizes))

@@ -14,7 +14,7 @@ def advise(
         str,
         typer.Argument(
             help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), your "
-            "own model as package.module:callable, or the file of a profile."
+            "own model as package.module:callable, or a profile: a file, or the name of a shipped one (vgg16-h200, …)."
         ),
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],

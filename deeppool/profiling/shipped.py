@@ -56,7 +56,7 @@ class ShippedProfiles:
 
 def list_profiles() -> ShippedProfiles:
     """Lists the profiles that :func:`find_profile` finds by name."""
-    return ShippedProfiles(tuple(_describe(name, find_profile(name)) for name in _names()))
+    return ShippedProfiles(tuple(_describe(name, find_profile(name)) for name in shipped_names()))
 
 
 def find_profile(name_or_file: str | Path) -> Profile:
@@ -68,7 +68,7 @@ def find_profile(name_or_file: str | Path) -> Profile:
     path = Path(name_or_file)
     if exists(path) or path.suffix == ".json" or len(path.parts) > 1:
         return serialization.read(path, Profile)
-    names = _names()
+    names = shipped_names()
     if path.name not in names:
         shipped = f"one of {', '.join(names)}" if names else "the name of a shipped one"
         raise DocumentError(
@@ -77,7 +77,8 @@ def find_profile(name_or_file: str | Path) -> Profile:
     return serialization.read(FOLDER / f"{path.name}.json", Profile)
 
 
-def _names() -> list[str]:
+def shipped_names() -> list[str]:
+    """Returns the names of the shipped profiles, in order."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 

@@ -156,6 +156,15 @@ def test_a_model_is_estimated_or_a_profile_read(tmp_path) -> None:
     )
 
 
+def test_advice_may_be_about_a_shipped_profile() -> None:
+    found = dp.advise("vgg16-h200", 8, 32)
+    assert (found.plan.provenance, found.plan.cluster.name) == ("measured", "dgx-h200")
+    assert found.plan.profile_fingerprint == dp.find_profile("vgg16-h200").fingerprint
+    assert found.profile_command is None
+    next_steps = [finding.next_step for finding in found.findings if finding.next_step]
+    assert any(step.startswith("deeppool plan vgg16-h200 ") for step in next_steps)
+
+
 @pytest.mark.parametrize(
     ("gpus", "batch", "error", "said"),
     [(4, 2, PlanError, "4 GPUs"), (4, 0, InvalidValueError, "global_batch must be at least 1, got 0")],
