@@ -79,7 +79,7 @@ def test_dry_run_climbs_the_ladder_and_tries_the_kernels(script, device):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_dry_run_climbs_the_ladder_beside_the_first_and_the_last_rank_of_a_plan(script):
     summary = json.loads((script("--device", "emulated", "--quick", "--parts", "ranks") / "summary.json").read_text())
     found = summary["ranks"]

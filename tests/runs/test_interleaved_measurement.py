@@ -61,10 +61,13 @@ class FakeRanks:
     def __init__(self) -> None:
         self.conditions: list[tuple[bool, bool]] = []
         """Whether each training was beside the background, and whether governors may take it as a baseline."""
+        self.counts: list[int] = []
+        """Iterations of each training."""
 
     def train(self, count: int, on_step: Any, *, collocated: bool, awake: bool) -> list[dict[str, Any]]:
         self.conditions.append((collocated, awake))
-        times = [0.01] * count
+        self.counts.append(count)
+        times = self.times(count)
         return [
             {
                 "times": times,
@@ -77,8 +80,19 @@ class FakeRanks:
             }
         ]
 
+    def times(self, count: int) -> list[float]:
+        return [0.01] * count
+
     def sleep(self, seconds: float) -> None:
         pass
+
+
+class LateRanks(FakeRanks):
+    """An emulated rank that is late in its first iteration of all: the next ones of that training do not wait."""
+
+    def times(self, count: int) -> list[float]:
+        first = len(self.counts) == 1
+        return [1.0, *[1e-6] * (count - 1)] if first else [0.01] * count
 
 
 class FakeBackground:
@@ -116,9 +130,25 @@ def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, mo
     )
     results = measurement.measure(None, steps=3)
     alone, beside = (False, True), (True, False)
-    _, *measured = ranks.conditions
+    _, _, *measured = ranks.conditions
     assert measured == [*([(False, False)] if on_cores else []), alone, beside] * 3
     assert spinners.spun == (3 if on_cores else 0)
     assert len(results.active_cores.rounds) == len(results.collocated.rounds) == 3
     assert len(results.idle_cores.rounds) == (3 if on_cores else 0)
     assert results.background_alone.steps == 3
+
+
+def test_a_rank_that_is_late_at_first_makes_as_many_iterations_as_any() -> None:
+    counted = []
+    for ranks in (FakeRanks(), LateRanks()):
+        processes = CollocatedProcesses(1, ranks, None, None)  # type: ignore[arg-type]
+        measurement = InterleavedMeasurement(
+            processes,
+            sharing=None,
+            publisher=SamplePublisher(None, None),
+            run_control=RunControl(),
+            report=lambda what, share: None,
+        )
+        measurement.measure(2.0, None)
+        counted.append(sum(ranks.counts[2:]))
+    assert counted == [200, 200]

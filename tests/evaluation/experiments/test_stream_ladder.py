@@ -40,8 +40,8 @@ def ladder(*names: str) -> StreamLadder:
 
 def measured(batch: int, gap: float) -> LadderResult:
     device = new_device("h200")
-    with device.times_only():
-        return StreamLadder(jobs(batch, perceptron), RUNGS, device).measure(gap=gap)
+    with device.times_only(), StreamLadder(jobs(batch, perceptron), RUNGS, device) as climbed:
+        return climbed.measure(gap=gap)
 
 
 @pytest.fixture(scope="module")
