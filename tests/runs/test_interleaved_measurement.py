@@ -67,6 +67,7 @@ class FakeRanks:
     def train(self, count: int, on_step: Any, *, collocated: bool, awake: bool) -> list[dict[str, Any]]:
         self.conditions.append((collocated, awake))
         self.counts.append(count)
+        assert sum(self.counts) < 10_000
         times = self.times(count)
         return [
             {
