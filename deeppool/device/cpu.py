@@ -94,6 +94,9 @@ class CpuDevice:
         """Returns True: earlier work is always complete."""
         return True
 
+    def await_stamp(self, stamp: float) -> None:
+        """Returns at once: the work before a stamp is done when it is read."""
+
     def stream(self, priority: StreamPriority) -> "CpuStream":
         """Returns the calling thread as a stream; its priority is the operating system's (:func:`lower_priority`)."""
         return CpuStream(self, priority)

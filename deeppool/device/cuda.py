@@ -161,6 +161,10 @@ class CudaDevice:
         """Queries an event. An event inside a graph refers to the graph's last replay."""
         return bool(stamp.query())
 
+    def await_stamp(self, stamp: "torch.cuda.Event") -> None:
+        """Waits for an event in the driver, without the interpreter's lock."""
+        stamp.synchronize()
+
     def stream(self, priority: StreamPriority) -> "CudaStream":
         """Returns one of torch's 32 streams of that priority on the selected GPU: the 33rd is the first again."""
         import torch

@@ -128,6 +128,10 @@ class Device(Protocol):
         """Whether the device has reached a stamp; does not wait."""
         ...
 
+    def await_stamp(self, stamp: Any) -> None:
+        """Waits until the device has passed a stamp; other threads of the process go on."""
+        ...
+
     def stream(self, priority: StreamPriority) -> Stream:
         """Creates a stream on the selected device."""
         ...

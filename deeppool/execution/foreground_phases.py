@@ -19,9 +19,6 @@ from deeppool.device.protocol import Device
 from deeppool.execution.foreground_control import IterationTimes
 from deeppool.scheduling.background_limits import Operator
 
-POLL_SECONDS = 2e-5
-"""Interval between two polls of a device that is waited for."""
-
 
 @dataclass(slots=True)
 class _Phase:
@@ -96,8 +93,7 @@ class ForegroundPhases:
 
     def _read(self) -> IterationTimes:
         found = self._ended.popleft()
-        while not self._device.passed(found.end):
-            self._device.clock.sleep(POLL_SECONDS)
+        self._device.await_stamp(found.end)
         self._collect()
         return self._device.seconds(found.start, found.end), found.times
 

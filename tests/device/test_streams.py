@@ -37,6 +37,16 @@ def test_a_launch_is_done_in_order_and_knows_its_seconds(device: Device) -> None
     assert bool((value == 8).all())
 
 
+def test_a_stamp_that_was_awaited_has_been_passed(device: Device) -> None:
+    value = torch.ones(SIZE, SIZE, device=device.torch_device())
+    with device.stream("low").current():
+        for _ in range(20):
+            value = value @ value if device.kind == "cuda" else value + 1
+        stamp = device.stamp()
+        device.await_stamp(stamp)
+        assert device.passed(stamp)
+
+
 def test_what_follows_a_stream_sees_what_was_done_in_it(device: Device) -> None:
     value = torch.ones(SIZE, SIZE, device=device.torch_device())
     with device.stream("high").current():

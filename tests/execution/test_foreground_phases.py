@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from deeppool.device.clock import WALL
 from deeppool.device.cpu import CpuDevice
 from deeppool.execution.foreground_phases import ForegroundPhases
 
@@ -16,18 +15,21 @@ class Gpu:
     """A device that runs behind its host: it has passed the stamps up to ``reached``, one second apart."""
 
     def __init__(self) -> None:
-        self.clock = WALL
         self.stamps = 0
         self.reached = -1
-        self.polled = threading.Semaphore(0)
+        self.awaited, self.moved = threading.Event(), threading.Event()
 
     def stamp(self) -> int:
         self.stamps += 1
         return self.stamps - 1
 
     def passed(self, stamp: int) -> bool:
-        self.polled.release()
         return stamp <= self.reached
+
+    def await_stamp(self, stamp: int) -> None:
+        self.awaited.set()
+        while not self.passed(stamp):
+            assert self.moved.wait(TIMEOUT)
 
     def seconds(self, earlier: int, later: int) -> float:
         return float(later - earlier)
@@ -99,10 +101,10 @@ def test_an_iteration_that_the_device_has_not_computed_is_waited_for() -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(lap(phases, *ITERATION)))
     thread.start()
-    for _ in range(20):
-        assert gpu.polled.acquire(timeout=TIMEOUT)
+    assert gpu.awaited.wait(TIMEOUT)
     assert found == [], "the first iteration has not ended"
     gpu.reached = 7
+    gpu.moved.set()
     thread.join(TIMEOUT)
     assert found == [TIMES]
 

@@ -110,6 +110,10 @@ class EmulatedDevice:
         """Queries an event. An event inside a graph refers to the graph's last replay."""
         return self.runtime.passed(stamp)
 
+    def await_stamp(self, stamp: Event) -> None:
+        """Waits for an event."""
+        self.runtime.await_event(stamp)
+
     def stream(self, priority: StreamPriority) -> "EmulatedStream":
         """Returns one of 32 streams of that priority: the 33rd is the first again."""
         return EmulatedStream(self, self.runtime.make_stream(priority))
