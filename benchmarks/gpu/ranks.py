@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deeppool as dp
+from benchmarks.gpu.placements import EXAMPLE
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.device.protocol import Device, Precision
@@ -46,7 +47,6 @@ class Setting:
     alone_seconds: float = 1.0
 
 
-EXAMPLE = "examples.two_branch:two_branch"
 QUICK = Setting(
     (EXAMPLE,), EXAMPLE, (2, 1), 2, 4, seconds=0.1, rounds=1, probes=3, alone_seconds=0.05, precision="fp32"
 )
