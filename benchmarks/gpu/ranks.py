@@ -6,7 +6,7 @@ made once for all ranks.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import deeppool as dp
 from benchmarks.gpu.placements import EXAMPLE
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
-from deeppool.device.protocol import Device, Precision
+from deeppool.device.protocol import Device
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.experiments.stream_foreground import StreamForeground
 from deeppool.evaluation.experiments.stream_ladder import StreamLadder, TwoJobs
@@ -28,27 +28,31 @@ BY_TIME = "1 ms in flight"
 """As pacing, however many pieces that are."""
 
 
+JOBS = TwoJobs("a rank of a plan", precision="fp16", probes=50)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Plans, a background, and how long each measurement takes."""
+    """Plans, and the jobs of the ladder, whose foregrounds are ranks of these plans."""
 
     models: tuple[str, ...] = ("vgg16", "wide_resnet101_2", "inception_v3")
-    background: str = "resnet50"
+    jobs: TwoJobs = JOBS
     background_batches: tuple[int, int] = (32, 8)
     """Ordinary and smaller."""
     gpus: int = 8
     global_batch: int = 32
     amplification_limit: float = 2.0
-    precision: Precision = "fp16"
     seconds: float = 0.5
     """Of each round, alone and beside each rung."""
-    rounds: int = 2
-    probes: int = 50
-    alone_seconds: float = 1.0
 
 
 QUICK = Setting(
-    (EXAMPLE,), EXAMPLE, (2, 1), 2, 4, seconds=0.1, rounds=1, probes=3, alone_seconds=0.05, precision="fp32"
+    (EXAMPLE,),
+    replace(JOBS, background=EXAMPLE, precision="fp32", rounds=1, alone_seconds=0.05, probes=3),
+    background_batches=(2, 1),
+    gpus=2,
+    global_batch=4,
+    seconds=0.1,
 )
 
 
@@ -58,18 +62,10 @@ def measure(
     """The rows so far, after each rank; nothing starts once ``may_start`` returns False."""
     rows = list[dict[str, Any]]()
     found: dict[str, Any] = {"setting": asdict(setting), "rows": rows, "failed": {}}
-    jobs = TwoJobs(
-        "",
-        setting.background,
-        precision=setting.precision,
-        rounds=setting.rounds,
-        alone_seconds=setting.alone_seconds,
-        probes=setting.probes,
-    )
     rungs = mechanism_ladder(*setting.background_batches)
     rungs[BY_TIME] = Rung(Sharing(in_flight=1e-3), setting.background_batches[0])
     started = time.monotonic()
-    with StreamLadder(jobs, rungs, device, may_start) as ladder:
+    with StreamLadder(setting.jobs, rungs, device, may_start) as ladder:
         found["failed"], found["seconds"] = ladder.failed, time.monotonic() - started
         yield found
         for model in setting.models:
@@ -124,13 +120,14 @@ def first_and_last(plan: Plan) -> list[int]:
 def saved_or_measured(folder: Path, device: str, *, quick: bool) -> Callable[[str], Profile]:
     """Profiles in fp16, from a folder of the part ``profiles`` or measured now; of a dry run in fp32."""
     setting = QUICK if quick else Setting()
+    precision = setting.jobs.precision
 
     def find(model: str) -> Profile:
         for path in sorted(folder.glob("*.json")):
-            if path.name.startswith(f"{model}-") and path.name.endswith(f"{setting.precision}-graphs.json"):
+            if path.name.startswith(f"{model}-") and path.name.endswith(f"{precision}-graphs.json"):
                 return serialization.read(path, Profile)
         sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
         shape = (3, 32, 32) if model == EXAMPLE else None
-        return dp.profile(model, shape, device=device, batch_sizes=sizes, precision=setting.precision, seconds=1.0)
+        return dp.profile(model, shape, device=device, batch_sizes=sizes, precision=precision, seconds=1.0)
 
     return find

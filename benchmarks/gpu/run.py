@@ -1,7 +1,8 @@
 """One GPU, in parts that each fill a call: profiles of the evaluation's models, collocation, pairs of kernels.
 
-``profiles``: in every mode, each with its check against the whole iteration. ``ladder``: a foreground alone and beside
-a background, one mechanism more at a time. ``pairs``: which kernel disturbs which, and whose priority a graph has.
+``profiles``: in every mode, each with its check against the whole iteration. ``ranks``: the first and the last rank of
+plans for eight GPUs, alone and beside a background, one mechanism more at a time. ``ladder``: the same with whole
+models. ``pairs``: which kernel disturbs which, and whose priority a graph has.
 ``launches``: a background in the rank's process and in one of its own, by ``dp.launch``. ``waves``: one wave, two
 waves, and one of twice the batch.
 

@@ -2,7 +2,7 @@
 
 In one process a GPU runs two jobs at once without a daemon, separates them by priority, and the foreground's stamps
 show what it does now: replaying a graph releases the interpreter's lock. The cost: what ends the device's context ends
-both jobs, and both launch from one process: on an H200 that made ranks slower than the shared GPU did
+both jobs, and both launch from one process: on an H200 ranks were slowed by more, the more pieces were launched
 (``benchmarks/gpu``). A process of its own (:mod:`deeppool.collocation.background_worker`) contains a fault, unless MPS
 joins the two. On a CPU the thread shares the rank's core, random numbers and the interpreter's lock at equal priority.
 """

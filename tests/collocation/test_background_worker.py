@@ -1,5 +1,6 @@
 """A background job's training: the one of a plain loop, bit by bit, however often it was interrupted."""
 
+import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 import deeppool as dp
 from deeppool.base.file_lock import file_lock
-from deeppool.base.sharing import Sharing
+from deeppool.base.sharing import Priority, Sharing
 from deeppool.collocation import background_process, background_worker
 from deeppool.collocation.background_worker import BackgroundWorker
 from deeppool.errors import InvalidValueError, RunError
@@ -36,11 +37,17 @@ class Launcher:
 
 
 def start(
-    job: dp.TrainingJob, tmp_path: Path, launcher: Launcher | None = None, batch: int = BATCH, device: str = "cpu"
+    job: dp.TrainingJob,
+    tmp_path: Path,
+    launcher: Launcher | None = None,
+    batch: int = BATCH,
+    device: str = "cpu",
+    priority: Priority = "lowest",
 ) -> BackgroundWorker:
     save_job(job, tmp_path)
     setup = {
-        "saved_job": str(tmp_path), "batch": batch, "folder": str(tmp_path), "sharing": asdict(Sharing()),
+        "saved_job": str(tmp_path), "batch": batch, "folder": str(tmp_path),
+        "sharing": asdict(Sharing(priority=priority)),
         "device": device,
     }  # fmt: skip
     return BackgroundWorker(setup, launcher or Launcher())
@@ -48,6 +55,18 @@ def start(
 
 def serve(worker: BackgroundWorker, folder: Path | None, steps: int | None = STEPS, every: int = 5) -> dict:
     return worker.serve({"steps": steps, "checkpoints": None if folder is None else str(folder), "every": every})
+
+
+@pytest.mark.parametrize(("priority", "found"), [("lowest", "1"), ("normal", None)])
+def test_under_mps_a_background_is_below_the_foreground_unless_it_is_its_equal(
+    priority: Priority, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # NVIDIA's daemon reads the variable when the process first uses the GPU.
+    name = "CUDA_MPS_CLIENT_PRIORITY"
+    monkeypatch.setenv(name, "")
+    monkeypatch.delenv(name)
+    start(training(), tmp_path, priority=priority)
+    assert os.environ.get(name) == found
 
 
 @pytest.mark.parametrize(("device", "priority"), [("cpu", "20 % of the core"), ("cuda", "SCHED_IDLE")])

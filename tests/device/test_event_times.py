@@ -6,40 +6,28 @@ import torch
 from deeppool.device.cuda import cuda_problem
 from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import find_device
-
-
-class Clock:
-    """Advances in waits, and when a test advances it."""
-
-    def __init__(self) -> None:
-        self.now = 10.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait_until(self, moment: float) -> None:
-        self.now = max(self.now, moment)
+from tests.device.host_clock import HostClock
 
 
 def test_a_wait_ends_after_the_latest_of_its_events_and_can_be_an_event_itself() -> None:
-    clock = Clock()
+    clock = HostClock()
     times: EventTimes = HostEventTimes(clock=clock, wait_until=clock.wait_until)
     times.mark("first")
-    clock.now = 11.0
+    clock.now = 101.0
     times.mark("second")
-    assert times.when({"first": 3.0, "second": 1.0}) == 13.0
+    assert times.when({"first": 3.0, "second": 1.0}) == 103.0
     times.wait({"first": 3.0, "second": 1.0}, reached="third")
-    assert clock.now == 13.0
+    assert clock.now == 103.0
     times.wait({"first": 0.5}, reached="past")
-    assert clock.now == 13.0
-    assert times.when({"third": 1.0}) == 14.0
-    assert times.when({"past": 0.0}) == 10.5
+    assert clock.now == 103.0
+    assert times.when({"third": 1.0}) == 104.0
+    assert times.when({"past": 0.0}) == 100.5
 
 
 def test_an_event_happens_when_the_device_has_done_what_was_before_it() -> None:
-    clock = Clock()
-    HostEventTimes(lambda: clock.wait_until(12.0), clock=clock, wait_until=clock.wait_until).mark("end")
-    assert clock.now == 12.0
+    clock = HostClock()
+    HostEventTimes(lambda: clock.wait_until(102.0), clock=clock, wait_until=clock.wait_until).mark("end")
+    assert clock.now == 102.0
 
 
 @pytest.mark.gpu

@@ -20,6 +20,7 @@ from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.placement import place_model
 from deeppool.planning.evaluate.schedule import order_of, schedule
 from deeppool.training.graph_replay import GraphReplay
+from tests.device.host_clock import HostClock
 from tests.execution import emulated_rank
 from tests.execution.gradient_rank import make_batch, make_model
 from tests.execution.training_rank import Rule, training
@@ -36,28 +37,15 @@ from tests.strategies import (
 )
 
 
-class VirtualClock:
-    """Clock that advances only when a test advances it, and in waits."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, moment: float) -> None:
-        self.now = max(self.now, moment)
-
-
 class VirtualRank:
     """Calls the communicator as a trainer does, in the same order; its stages take given times."""
 
     def __init__(self, made, rank):
         self.plan, self.rank, self.stages = made, rank, stages_of(made)
-        self.clock = VirtualClock()
+        self.clock = HostClock()
         self.idle = 0.0
         schedule = replay_schedule(made, self.stages, rank)
-        times = HostEventTimes(clock=self.clock, wait_until=self.clock.wait)
+        times = HostEventTimes(clock=self.clock, wait_until=self.clock.wait_until)
         self.communicator = EmulatedCommunicator(rank, made.gpus, schedule, times)
         self.group = self.communicator.group([0, 1])
 

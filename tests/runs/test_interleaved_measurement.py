@@ -117,18 +117,22 @@ class FakeSpinners:
         yield
 
 
-@pytest.mark.parametrize("on_cores", [True, False])
-def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deeppool.runs.interleaved_measurement.POLL_SECONDS", 0.001)
-    ranks, spinners = FakeRanks(), FakeSpinners()
-    processes = CollocatedProcesses(1, ranks, FakeBackground(), spinners if on_cores else None)  # type: ignore[arg-type]
-    measurement = InterleavedMeasurement(
+def measurement_of(processes: CollocatedProcesses) -> InterleavedMeasurement:
+    return InterleavedMeasurement(
         processes,
         sharing=None,
         publisher=SamplePublisher(None, None),
         run_control=RunControl(),
         report=lambda what, share: None,
     )
+
+
+@pytest.mark.parametrize("on_cores", [True, False])
+def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeppool.runs.interleaved_measurement.POLL_SECONDS", 0.001)
+    ranks, spinners = FakeRanks(), FakeSpinners()
+    processes = CollocatedProcesses(1, ranks, FakeBackground(), spinners if on_cores else None)  # type: ignore[arg-type]
+    measurement = measurement_of(processes)
     results = measurement.measure(None, steps=3)
     alone, beside = (False, True), (True, False)
     _, _, *measured = ranks.conditions
@@ -143,13 +147,7 @@ def test_a_rank_that_is_late_at_first_makes_as_many_iterations_as_any() -> None:
     counted = []
     for ranks in (FakeRanks(), LateRanks()):
         processes = CollocatedProcesses(1, ranks, None, None)  # type: ignore[arg-type]
-        measurement = InterleavedMeasurement(
-            processes,
-            sharing=None,
-            publisher=SamplePublisher(None, None),
-            run_control=RunControl(),
-            report=lambda what, share: None,
-        )
+        measurement = measurement_of(processes)
         measurement.measure(2.0, None)
         counted.append(sum(ranks.counts[2:]))
     assert counted == [200, 200]
