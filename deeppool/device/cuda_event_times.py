@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from deeppool.errors import DeviceUnavailableError
+
 E = TypeVar("E", bound=Hashable)
 
 CAPACITY = 4096
@@ -78,9 +80,17 @@ def compile_kernels(architecture: str) -> bytes:
 
     Args:
         architecture: such as ``compute_90``.
-    """
-    from cuda.bindings import nvrtc
 
+    Raises:
+        DeviceUnavailableError: cuda-bindings is missing, or the compiler refuses.
+    """
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"a rank on a GPU beside emulated ones needs cuda-bindings, which torch's wheels for CUDA bring: {error} "
+            "(pip install cuda-bindings)"
+        ) from error
     program = _checked(nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"event_times.cu", 0, [], []))
     _checked(nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture={architecture}".encode()]))
     code = bytes(_checked(nvrtc.nvrtcGetPTXSize(program)))
@@ -109,9 +119,11 @@ def _checked(found: tuple[Any, ...]) -> Any:
     """Returns the value that a function of cuda.bindings returned.
 
     Raises:
-        RuntimeError: the function failed.
+        DeviceUnavailableError: the function failed.
     """
     status, *values = found
     if int(status) != 0:
-        raise RuntimeError(f"{status.name}: no times of events on this GPU")
+        raise DeviceUnavailableError(
+            f"the GPU cannot time a rank beside emulated ones by its own clock: {status.name} (run all ranks)"
+        )
     return values[0] if values else None

@@ -1,11 +1,16 @@
 """A wait ends some seconds after the latest of several events, by the host's clock or by the GPU's."""
 
+import enum
+import importlib.util
+
 import pytest
 import torch
 
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.cuda_event_times import _checked, compile_kernels
 from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import find_device
+from deeppool.errors import DeviceUnavailableError
 from tests.device.host_clock import HostClock
 
 
@@ -28,6 +33,23 @@ def test_an_event_happens_when_the_device_has_done_what_was_before_it() -> None:
     clock = HostClock()
     HostEventTimes(lambda: clock.wait_until(102.0), clock=clock, wait_until=clock.wait_until).mark("end")
     assert clock.now == 102.0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cuda") is not None, reason="cuda-bindings may be installed")
+def test_a_missing_compiler_is_named() -> None:
+    with pytest.raises(DeviceUnavailableError, match=r"needs cuda-bindings, .* \(pip install cuda-bindings\)"):
+        compile_kernels("compute_90")
+
+
+def test_what_the_driver_refuses_is_named() -> None:
+    class Status(enum.IntEnum):
+        CUDA_SUCCESS = 0
+        CUDA_ERROR_INVALID_PTX = 218
+
+    assert _checked((Status.CUDA_SUCCESS, "module")) == "module"
+    assert _checked((Status.CUDA_SUCCESS,)) is None
+    with pytest.raises(DeviceUnavailableError, match="by its own clock: CUDA_ERROR_INVALID_PTX"):
+        _checked((Status.CUDA_ERROR_INVALID_PTX, None))
 
 
 @pytest.mark.gpu
