@@ -3,8 +3,8 @@
 ``profiles``: in every mode, each with its check against the whole iteration. ``ranks``: the first and the last rank of
 plans for eight GPUs, alone and beside a background, one mechanism more at a time. ``ladder``: the same with whole
 models. ``pairs``: which kernel disturbs which, and whose priority a graph has.
-``launches``: a background in the rank's process and in one of its own, by ``dp.launch``. ``waves``: one wave, two
-waves, and one of twice the batch.
+``launches``: a background in the rank's process and in one of its own, by ``dp.launch``. ``memory``: random pairs that
+may not both fit. ``waves``: one wave, two waves, and one of twice the batch.
 
 Writes small JSON files: ``summary.json`` (environment, and per part what was measured) and one profile per model.
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from benchmarks.gpu import collocation, placements, ranks, waves
+from benchmarks.gpu import collocation, memory, placements, ranks, waves
 from benchmarks.held_out import held_out
 from deeppool.base import serialization
 from deeppool.device.cuda import all_hardware_queues
@@ -186,6 +186,14 @@ def _find_profile(arguments: argparse.Namespace) -> Callable[[str], Profile]:
     return ranks.saved_or_measured(arguments.output, arguments.device, quick=arguments.quick)
 
 
+def random_pairs(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
+    """Random pairs of trainings that may not both fit into the device's memory."""
+    device = find_device(arguments.device)
+    setting = memory.QUICK if arguments.quick else memory.Setting()
+    with device.times_only():
+        yield from memory.measure(setting, device, lambda: time.monotonic() < end)
+
+
 def tick_tock(arguments: argparse.Namespace, end: float) -> Iterator[dict[str, Any]]:
     """Memory over time and throughput of one wave, two waves, and one of twice the batch."""
     found: dict[str, Any] = {"rows": [], "left_out": []}
@@ -208,6 +216,7 @@ PARTS = {
     "ladder": ladder,
     "pairs": pairs,
     "launches": launches,
+    "memory": random_pairs,
     "waves": tick_tock,
 }
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import deeppool as dp
 from deeppool.base import serialization
+from deeppool.device.protocol import Precision
+from deeppool.graph.capture.capture import CapturedModel
 from deeppool.profiling.table import Profile
 
 FOLDER = Path(__file__).with_name("h200")
@@ -67,17 +69,26 @@ def estimates() -> Iterator[str]:
     """Estimated iterations against the measured ones."""
     yield _row("model", "", *(f"batch {size}" for size in SHOWN), "layers, median error")
     yield _row(*["---"] * (3 + len(SHOWN)))
+    captured = [dp.capture(model) for model in MODELS]
     for precision in ("fp16", "tf32"):
         errors = []
-        for model in MODELS:
-            measured = profile(model, precision)
-            made = dp.estimate(model, gpu="h200", precision=precision, batch_sizes=measured.batch_sizes)
-            off = {x.batch: made.iteration_time(x.batch) / x.iteration - 1 for x in measured.checks}
-            errors += [abs(error) for error in off.values()]
-            layers = statistics.median(layer_errors(made, measured))
-            yield _row(model, precision, *(f"{100 * off[n]:+.0f} %" for n in SHOWN), f"{100 * layers:.0f} %")
+        for model in captured:
+            row, off = estimate(model, precision)
+            errors += map(abs, off)
+            yield row
         middle, largest = statistics.median(errors), max(errors)
         yield _row(f"all at 9 batches, {precision}", "", f"median {100 * middle:.0f} %, at most {100 * largest:.0f} %")
+
+
+def estimate(captured: CapturedModel, precision: Precision) -> tuple[str, list[float]]:
+    """The row of one model, and the errors of its iterations at all batches."""
+    model = captured.graph.model
+    measured = profile(model, precision)
+    made = dp.estimate(captured, gpu="h200", precision=precision, batch_sizes=measured.batch_sizes)
+    off = {x.batch: made.iteration_time(x.batch) / x.iteration - 1 for x in measured.checks}
+    layers = statistics.median(layer_errors(made, measured))
+    row = _row(model, precision, *(f"{100 * off[n]:+.0f} %" for n in SHOWN), f"{100 * layers:.0f} %")
+    return row, list(off.values())
 
 
 def layer_errors(made: Profile, measured: Profile) -> list[float]:

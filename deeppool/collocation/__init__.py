@@ -35,6 +35,7 @@ cpu_sampler             finds when it had its core, for timelines
 In the process of a rank:
 
 collocated_rank         the process of such a rank
+foreground_memory       keeps the memory of its iterations while a background is made
 in_process_background   trains the job in a thread
 
 interference            measures the slowdown that collocated work causes

@@ -5,7 +5,7 @@ A job that ends is recorded and left out; the foreground continues, unless the d
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -66,13 +66,20 @@ class BackgroundJobs:
     """The background jobs of all ranks, switched between training and resting."""
 
     def __init__(
-        self, job: BackgroundJob, channel: JobChannel, *, reports_progress: bool = False, on_cores: bool = True
+        self,
+        job: BackgroundJob,
+        channel: JobChannel,
+        *,
+        start: Callable[[], None] | None = None,
+        reports_progress: bool = False,
+        on_cores: bool = True,
     ) -> None:
         """Sends nothing yet.
 
         Args:
             job: job of each of them.
-            channel: to jobs that are being started.
+            channel: to the jobs.
+            start: starts the jobs. Default: they are being started.
             reports_progress: whether they report their progress while they train, if they can; see :meth:`poll`.
             on_cores: whether they compute on cores, whose CPU seconds tell how far a step is; on a GPU the clock does.
         """
@@ -85,16 +92,19 @@ class BackgroundJobs:
         """Time that the end of a phase may wait for a step of the slowest job, which has its core or GPU to itself."""
         self.reports: dict[int, BackgroundReport] = {}
         """Progress by rank, as far as it is known."""
-        self._channel, self._reports_progress, self._on_cores = channel, reports_progress, on_cores
+        self._channel, self._start = channel, start
+        self._reports_progress, self._on_cores = reports_progress, on_cores
         self._parts: list[tuple[WorkDone, float, Mapping[int, float]]] = []
         """Completed parts of the current phase: where their work is added, when they ended, and CPU seconds by then."""
 
     def wait_until_ready(self) -> None:
-        """Returns when every job that could start has taken its first step.
+        """Starts the jobs; returns when every job that could start has taken its first step.
 
         Raises:
             ProcessDiedError: none could.
         """
+        if self._start is not None:
+            self._start()
         ready = self._record(self._channel.collect("ready", START_SECONDS))
         if not ready:
             raise ProcessDiedError(f"the background job {self.job.name} cannot start: {self.ended}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deeppool.collectives.partial.load_imbalance import Delays
-from deeppool.collocation.background_jobs import BackgroundJobs, JobChannel
+from deeppool.collocation.background_jobs import BackgroundJobs
 from deeppool.collocation.background_placement import THREAD, BackgroundSetup
 from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
 from deeppool.collocation.job_queue import save_background_job
@@ -25,12 +25,13 @@ WORKER = "deeppool.execution.worker"
 
 @dataclass(frozen=True, slots=True)
 class CollocatedProcesses:
-    """Processes of one measured run, all ready."""
+    """Processes of one measured run: ranks that are ready, and what runs beside them."""
 
     cores: int
     """Cores or GPUs that the ranks have to themselves."""
     ranks: Ranks
     background: BackgroundJobs | None = None
+    """Not ready: the ranks make two iterations before, and by then hold the memory that they need."""
     spinners: Spinners | None = None
     """None where there is no background, or ranks compute on devices that do not sleep."""
 
@@ -48,7 +49,7 @@ def collocated_processes(
     reports_progress: bool = False,
     report: Progress = lambda what, share: None,
 ) -> Iterator[CollocatedProcesses]:
-    """Starts ranks, background jobs and spinners and waits until they are ready; ends all of them with the block.
+    """Starts ranks and spinners, waits until they are ready, and prepares background jobs; ends all with the block.
 
     Args:
         plan: plan that the ranks run.
@@ -91,16 +92,24 @@ def collocated_processes(
             return
         jobs, others = stack.enter_context(HelperProcesses()), stack.enter_context(HelperProcesses())
         job_setup |= {"device": plan.device, "sharing": asdict(setup.sharing)}
-        for rank in range(0 if in_process else count):
-            jobs.start(launcher, rank, BACKGROUND, "background job", **job_setup)
-        on_cores = find_kind(plan.device).on_cores
+        in_ranks, on_cores = RankChannel(ranks, job_setup), find_kind(plan.device).on_cores
+
+        def start_jobs() -> None:
+            for rank in range(count):
+                jobs.start(launcher, rank, BACKGROUND, "background job", **job_setup)
+
+        if on_cores and not in_process:
+            start_jobs()  # they get ready while the ranks do
         # A GPU does not sleep as a core does.
         spinners = Spinners(others, launcher, count, setup.sharing) if on_cores else None
         ranks.wait_until_ready(report_start(report))
-        channel: JobChannel = RankChannel(ranks, job_setup) if in_process else jobs
-        background = BackgroundJobs(setup.job, channel, reports_progress=reports_progress, on_cores=on_cores)
-        report(f"starting: waiting for the first step of {setup.job.name} in the background", 0.0)
-        background.wait_until_ready()
+        background = BackgroundJobs(
+            setup.job,
+            in_ranks if in_process else jobs,
+            start=in_ranks.start if in_process else None if on_cores else start_jobs,
+            reports_progress=reports_progress,
+            on_cores=on_cores,
+        )
         if spinners is not None:
             spinners.wait_until_ready()
         yield CollocatedProcesses(launcher.cores, ranks, background, spinners)

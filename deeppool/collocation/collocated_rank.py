@@ -2,14 +2,16 @@
 
 ``start_background``, once, with what the job trains; ``train_background``: it trains beside the rank's own work;
 ``rest_background``, answered with the work that it did. A job that cannot be created, or fails, is reported and left
-out: the rank continues.
+out, and what it held is free again: the rank continues.
 """
 
+import gc
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.foreground_memory import ForegroundMemory
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.execution import worker
 from deeppool.execution.failure_report import describe_failure
@@ -27,6 +29,7 @@ class CollocatedRank:
         """Sets up the rank to share its device; the job comes with :meth:`start_background`."""
         self._rank = rank
         self._phases = ForegroundPhases(rank.device)
+        self._memory = ForegroundMemory(rank.device, rank.torch_device)
         setup = rank.setup
         self._page = SharedPage(setup["shared_pages"] or setup["folder"], setup["position"])
         self._background: InProcessBackground | None = None
@@ -44,16 +47,18 @@ class CollocatedRank:
         }
 
     def start_background(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Creates the job."""
+        """Creates the job, in memory that the rank's iterations so far did not need."""
         setup = self._rank.setup
         job_setup = {**message, "folder": setup["folder"]}
         try:
             # What the rank draws must not depend on the job beside it.
-            with self._rank.device.own_random_numbers():
+            with self._rank.device.own_random_numbers(), self._memory.held():
                 training = BackgroundTraining(job_setup, self._rank.device, self._rank.torch_device, paced=True)
                 self._background = InProcessBackground(training, self._rank.device, self._read_foreground)
         except Exception as error:
             failure = describe_failure(error, "its start")
+        if self._background is None:
+            gc.collect()  # captured models refer to themselves
             return {"why": failure["text"], "refused": failure["kind"] == "refusal"}
         return {
             "priority": self._background.priority,

@@ -135,7 +135,7 @@ class InProcessBackground:
             pass
         # No exception of a background may end the foreground.
         except Exception as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # which would hold the step's tensors
         finally:
             self._cpu_at_end, self._cpu_clock = time.thread_time(), None
             self._drained.set()

@@ -16,14 +16,18 @@ class RankChannel:
     """Reaches background jobs in the processes of the ranks, which answer each command at once."""
 
     def __init__(self, ranks: Ranks, job_setup: Mapping[str, Any]) -> None:
-        """Lets each rank, which is ready, create the job.
+        """Sends nothing yet.
 
         Args:
             ranks: they run :data:`PROGRAM`.
             job_setup: result of :func:`deeppool.collocation.job_queue.save_background_job`.
         """
-        self._ranks = ranks
-        self._answers = self._execute("start", START_SECONDS, **job_setup)
+        self._ranks, self._job_setup = ranks, job_setup
+        self._answers: Mapping[int, Message] = {}
+
+    def start(self) -> None:
+        """Lets each rank, which is ready, create the job."""
+        self._answers = self._execute("start", START_SECONDS, **self._job_setup)
 
     def send(self, command: str, **arguments: Any) -> None:
         """Sends a command, and waits for the answers."""

@@ -1,7 +1,8 @@
 """Starts, watches and stops the background jobs beside the ranks of a training.
 
 A job cannot disturb the foreground: a thread of the launcher, which is no rank, supervises the jobs' processes, and
-each of them is in a process group of its own, at the lowest priority from its start.
+each of them is in a process group of its own, at the lowest priority from its start. On a GPU it starts once the ranks
+have trained, and hold the memory that they need.
 
     waiting → running → finished, or stopped with the foreground
               running → crashed or hung: started again from its checkpoint, if restarts are left
@@ -24,6 +25,7 @@ from deeppool.collocation.containment import ResourceWatch, Usage
 from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
 from deeppool.collocation.job_process import JobHistory, JobProcess
 from deeppool.collocation.job_queue import BackgroundJob, JobQueue, save_background_job
+from deeppool.device.kinds import find_kind
 from deeppool.execution import checkpoint
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.managed_process import Message
@@ -74,8 +76,13 @@ class Supervisor:
         self._events: deque[str] = deque()
         self._clock, self._checked, self._checks = 0.0, time.monotonic(), 0
         self._closing = threading.Event()
+        self._may_start = not find_kind(device).on_gpus
         self._stop_seconds = STOP_SECONDS
         self._thread = threading.Thread(target=self._supervise, daemon=True)
+
+    def foreground_trains(self) -> None:
+        """Lets jobs start; called when the ranks have made some updates."""
+        self._may_start = True
 
     def foreground_lost(self) -> None:
         """Clears the limits of ranks that have ended: until new ranks start, the jobs run freely."""
@@ -134,7 +141,7 @@ class Supervisor:
         memory = psutil.virtual_memory()
         if containment.memory_shortage(memory.total, memory.available) is not None:
             self._evict_largest(memory.available)
-        elif not self._closing.is_set():
+        elif self._may_start and not self._closing.is_set():
             for rank in self._ranks:
                 if rank not in self._running and (job := self._queue.take(rank)) is not None:
                     self._histories.append(JobHistory(job, rank))

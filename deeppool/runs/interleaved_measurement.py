@@ -86,7 +86,7 @@ class RunResults:
 
 
 class InterleavedMeasurement:
-    """Measures the conditions of one run in interleaved rounds; its processes are ready."""
+    """Measures the conditions of one run in interleaved rounds; its ranks are ready."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class InterleavedMeasurement:
         """Measures nothing yet.
 
         Args:
-            processes: ranks, and background and spinners where there is a background job.
+            processes: ranks, and background and spinners where there is a background job, which starts here.
             sharing: mechanisms by which the background shares devices with the ranks.
             publisher: publishes every iteration as a sample.
             run_control: source of new bounds.
@@ -115,10 +115,19 @@ class InterleavedMeasurement:
         self.results = RunResults([BoundResults(None if sharing is None else sharing.max_slowdown, 0.0)])
 
     def measure(self, seconds: float | None, steps: int | None) -> RunResults:
-        """Warms up, runs the rounds and returns their results."""
+        """Warms up, starts the background, runs the rounds and returns their results.
+
+        Raises:
+            RunError: the background cannot start.
+        """
         self._report("warming up", self._progress)
-        # The first iteration by itself: an emulated rank that is late would not wait in the next ones.
+        # By itself: an emulated rank that is late at first would not wait in the next ones.
         self._train(1)
+        # What two iterations have in memory is left out of the background's.
+        self._train(1)
+        if self._background is not None:
+            self._report(f"waiting for the first step of {self._background.job.name} in the background", self._progress)
+            self._background.wait_until_ready()
         warm_up = self._train(WARM_UP_STEPS - 1)
         iteration = min(warm_up[0]["times"])
         if self._learns:

@@ -173,6 +173,8 @@ class RestartLoop:
         count = min(until - progress.updates, CHUNK if collocated or supervisor is None else SHORT_CHUNK)
         due = settings.checkpoints.next_due(progress.updates, settings.steps)
         answers = ranks.train(count, partial(self._on_update, ranks), report_all=True, collocated=collocated)
+        if supervisor is not None:
+            supervisor.foreground_trains()
         progress.last = answers
         waits = settings.gradient_sync is None or settings.gradient_sync.ranks_wait
         progress.add_times(answers, ranks_wait=waits)

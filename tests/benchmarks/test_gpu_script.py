@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import collocation, placements, ranks, run
+from benchmarks.gpu import collocation, memory, placements, ranks, run
 from deeppool.base import serialization
 from deeppool.profiling.measure import sampling
 from deeppool.profiling.table import Profile
@@ -158,3 +158,18 @@ def test_waves_are_measured_beside_one_of_twice_the_batch(script):
         assert 0 < max(used for _, used in row["memory_timeline"]) <= row["peak"] <= row["memory"]
         times = [seconds for seconds, _ in row["memory_timeline"]]
         assert times == sorted(times)
+
+
+@pytest.mark.parametrize("device", ["emulated:h200", "emulated"])
+def test_in_random_pairs_a_background_that_does_not_fit_is_refused_and_no_foreground_fails(script, device):
+    summary = json.loads((script("--device", device, "--quick", "--parts", "memory") / "summary.json").read_text())
+    pairs = summary["memory"]["pairs"]
+    assert len(pairs) == memory.QUICK.foregrounds * memory.QUICK.backgrounds
+    assert [pair["foreground_failed"] for pair in pairs] == [None] * len(pairs)
+    refused = [pair for pair in pairs if pair["refused"]]
+    run = [pair for pair in pairs if not pair["refused"]]
+    assert refused
+    assert all(pair["refused"].startswith("memory: emulated device out of memory") for pair in refused)
+    assert run
+    assert all(pair["background_failed"] is None and pair["steps"] > 0 for pair in run)
+    assert max(pair["left"] for pair in refused) < min(pair["left"] for pair in run)

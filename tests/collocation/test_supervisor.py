@@ -92,9 +92,9 @@ def machine(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
 
 @pytest.fixture
 def make_supervisor(launcher: FakeLauncher, machine: SimpleNamespace, tmp_path: Path) -> Callable[..., Supervisor]:
-    def make(jobs: JobLists, ranks: int = 1) -> Supervisor:
+    def make(jobs: JobLists, ranks: int = 1, device: str = "cpu") -> Supervisor:
         return Supervisor(
-            JobQueue(jobs, ranks), launcher, ranks=ranks, device="cpu", sharing=Sharing(), folder=tmp_path
+            JobQueue(jobs, ranks), launcher, ranks=ranks, device=device, sharing=Sharing(), folder=tmp_path
         )
 
     return make
@@ -128,6 +128,14 @@ def test_after_a_finished_job_the_next_one_starts(make_supervisor, launcher: Fak
     assert (done.ended, done.steps, done.samples, done.priority) == ("finished", 9, 18, "SCHED_IDLE")
     assert stopped.ended.startswith("stopped with the foreground")
     assert launcher.started[1].killed
+
+
+def test_on_a_gpu_jobs_start_once_the_ranks_have_trained(make_supervisor, launcher: FakeLauncher) -> None:
+    with make_supervisor([job()], device="cuda") as running:
+        soon(lambda: running._checks >= 3)
+        assert not launcher.started
+        running.foreground_trains()
+        soon(lambda: launcher.started)
 
 
 def test_each_rank_has_its_own_job(make_supervisor, launcher: FakeLauncher) -> None:

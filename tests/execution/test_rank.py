@@ -1,5 +1,6 @@
 """Process-wide settings that are active in each phase of a rank."""
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -101,6 +102,16 @@ TRAIN = {"collocated": False, "awake": False, "report_all": False}
 SILENT: Any = SimpleNamespace(answer=lambda *_, **__: None)
 
 
+@contextmanager
+def memory_of(device: Any, size: int | None) -> Iterator[None]:
+    """A device of so many bytes in the block."""
+    device.limit_memory(size)
+    try:
+        yield
+    finally:
+        device.limit_memory(None)
+
+
 @pytest.fixture(scope="module")
 def emulated_rank(tmp_path_factory: pytest.TempPathFactory) -> Rank:
     with pytest.MonkeyPatch.context() as patch:
@@ -175,6 +186,46 @@ def test_a_background_in_the_process_changes_no_random_number_of_the_rank(
     rank.device.synchronize()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(rank.device.random_state(), before[1])
+
+
+def test_a_background_gets_none_of_the_memory_that_an_iteration_frees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmulatedDevice, "select", lambda *_: None)
+    rank = make_rank(tmp_path, "emulated", sharing=asdict(Sharing()))
+    memory, message = rank.device.runtime.memory, {"job": JOB, "batch": BATCH}
+
+    def start(size: int | None = None) -> dict[str, Any]:
+        collocated = CollocatedRank(rank)
+        train()
+        with memory_of(rank.device, size):
+            return collocated.start_background(message, SILENT)
+
+    def train() -> None:
+        with rank.stream.current():
+            rank.train({**TRAIN, "steps": 2}, SILENT)
+
+    def taken() -> int:
+        """Bytes that cannot be given back."""
+        gc.collect()
+        memory.empty_cache()
+        return memory.reserved
+
+    rank.device.memory_use()  # the peak counts from here
+    train()
+    freed = memory.peak - memory.now
+    assert freed > 0
+    alone = taken()
+    assert start().get("why") is None
+    enough = taken() + freed
+    for size in ((alone + enough) // 2, enough - 1):
+        CollocatedRank(rank)  # in place of the one before, whose background ends
+        taken()
+        assert start(size)["why"].startswith("ran out of memory in its start")
+        with memory_of(rank.device, size):
+            train()
+        memory.empty_cache()
+        assert memory.reserved <= alone
 
 
 def test_a_checkpoint_holds_the_devices_random_numbers(emulated_rank: Rank, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,15 @@ class LateRanks(FakeRanks):
 
 class FakeBackground:
     step_seconds = 0.0
+    job = SimpleNamespace(name="a job")
+
+    def __init__(self, ranks: FakeRanks) -> None:
+        self._ranks = ranks
+        self.before = 0
+        """Iterations of the ranks before it was started."""
+
+    def wait_until_ready(self) -> None:
+        self.before = sum(self._ranks.counts)
 
     def begin(self) -> None:
         pass
@@ -131,11 +141,13 @@ def measurement_of(processes: CollocatedProcesses) -> InterleavedMeasurement:
 def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeppool.runs.interleaved_measurement.POLL_SECONDS", 0.001)
     ranks, spinners = FakeRanks(), FakeSpinners()
-    processes = CollocatedProcesses(1, ranks, FakeBackground(), spinners if on_cores else None)  # type: ignore[arg-type]
+    background = FakeBackground(ranks)
+    processes = CollocatedProcesses(1, ranks, background, spinners if on_cores else None)  # type: ignore[arg-type]
     measurement = measurement_of(processes)
     results = measurement.measure(None, steps=3)
     alone, beside = (False, True), (True, False)
-    _, _, *measured = ranks.conditions
+    _, _, _, *measured = ranks.conditions
+    assert background.before == 2
     assert measured == [*([(False, False)] if on_cores else []), alone, beside] * 3
     assert spinners.spun == (3 if on_cores else 0)
     assert len(results.active_cores.rounds) == len(results.collocated.rounds) == 3
@@ -149,5 +161,5 @@ def test_a_rank_that_is_late_at_first_makes_as_many_iterations_as_any() -> None:
         processes = CollocatedProcesses(1, ranks, None, None)  # type: ignore[arg-type]
         measurement = measurement_of(processes)
         measurement.measure(2.0, None)
-        counted.append(sum(ranks.counts[2:]))
+        counted.append(sum(ranks.counts[3:]))
     assert counted == [200, 200]

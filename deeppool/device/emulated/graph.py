@@ -14,7 +14,8 @@ def capture_graphs(runtime: DeviceRuntime, works: Sequence[Callable[[], None]]) 
     for _ in range(WARM_UPS):
         for work in works:
             work()
-    pool = Pool(runtime.memory)
+    runtime.memory.empty_cache()  # as torch does before a capture
+    pool = Pool(runtime.memory, gives_back=False)
     return tuple(_capture(runtime, work, pool) for work in works)
 
 

@@ -1,7 +1,8 @@
 """A caching allocator with a pool for each stream: a block that the host has released is used again at once.
 
 As on a GPU, the stream's order protects a block that is used again on the stream that it was allocated on. A block
-that another stream still reads is overwritten, unless an event orders the two.
+that another stream still reads is overwritten, unless an event orders the two. Before a graph is captured, and where a
+new block would exceed the memory of the device, all pools give back their free blocks, but those of graphs.
 """
 
 import threading
@@ -71,12 +72,18 @@ class Memory:
 class Pool:
     """Blocks of one stream, or of one set of graphs."""
 
-    def __init__(self, counter: "MemoryCounter") -> None:
-        """Holds nothing yet."""
-        self._counter = counter
+    def __init__(self, device_memory: "DeviceMemory", *, gives_back: bool = True) -> None:
+        """Holds nothing yet.
+
+        Args:
+            device_memory: where blocks come from.
+            gives_back: whether free blocks may be given back; those of graphs are used by each replay.
+        """
+        self._memory, self._gives_back = device_memory, gives_back
         self._free: dict[int, list[Block]] = defaultdict(list)
-        # A finalizer runs wherever the collector runs, also while this thread allocates.
-        self._lock = threading.RLock()
+        self.reserved = 0
+        """Bytes of its blocks, used and free."""
+        device_memory.add_pool(self)
 
     def allocate(self, size: int) -> Memory:
         """Returns memory of at least ``size`` bytes; its content is whatever was there before.
@@ -85,52 +92,83 @@ class Pool:
             torch.OutOfMemoryError: more than the device's memory.
         """
         rounded = rounded_size(size)
-        with self._lock:
-            self._counter.add(rounded)
+        with self._memory.lock:
             free = self._free[rounded]
             block = free.pop() if free else self._new_block(rounded)
+            self._memory.count(rounded)
         memory = Memory(block)
         weakref.finalize(memory, self._release, block, rounded).atexit = False
         return memory
 
+    def give_back_free_blocks(self) -> None:
+        """Gives free blocks back to the device."""
+        if self._gives_back:
+            self.reserved -= sum(size * len(blocks) for size, blocks in self._free.items())
+            self._free.clear()
+
     def _new_block(self, size: int) -> Block:
-        self._counter.reserve(size)
+        self._memory.make_room(size)
+        self.reserved += size
         return Block(torch.UntypedStorage(size))
 
     def _release(self, block: Block, size: int) -> None:
-        with self._lock:
-            self._counter.add(-size)
+        with self._memory.lock:
+            self._memory.count(-size)
             self._free[size].append(block)
 
 
-class MemoryCounter:
-    """Bytes in use, at most those of the device."""
+class DeviceMemory:
+    """Memory of a device: the bytes in use, and those that pools have reserved, at most ``size``."""
 
     def __init__(self, size: float | None) -> None:
-        """Counts from zero; ``size`` is the device's memory in bytes, None if it has no bound."""
+        """Counts from zero; ``size`` is in bytes, None if it has no bound."""
         self.size = size
-        self.now = self.peak = self.reserved = 0
-        self._lock = threading.RLock()
+        self.now = self.peak = 0
+        # A finalizer runs wherever the collector runs, also while this thread allocates.
+        self.lock = threading.RLock()
+        """Of all pools, as each may have to give back blocks for another."""
+        self._pools = weakref.WeakSet[Pool]()
 
-    def add(self, size: int) -> None:
-        """Adds bytes, or subtracts them."""
-        with self._lock:
-            if size > 0 and self.size is not None and self.now + size > self.size:
-                raise torch.OutOfMemoryError(
-                    f"emulated device out of memory: {size} bytes were asked for, {self.now} of {self.size:.0f} are in "
-                    "use (a smaller batch)"
-                )
+    @property
+    def reserved(self) -> int:
+        """Bytes of the blocks of all pools."""
+        return sum(pool.reserved for pool in self._pools)
+
+    def add_pool(self, pool: Pool) -> None:
+        """Adds a pool, until nothing refers to it."""
+        with self.lock:
+            self._pools.add(pool)
+
+    def empty_cache(self) -> None:
+        """Makes all pools give back what they do not use."""
+        with self.lock:
+            for pool in tuple(self._pools):
+                pool.give_back_free_blocks()
+
+    def make_room(self, size: int) -> None:
+        """Empties the cache, if a new block would exceed the memory.
+
+        Raises:
+            torch.OutOfMemoryError: it exceeds the memory nevertheless.
+        """
+        if self.size is None or self.reserved + size <= self.size:
+            return
+        self.empty_cache()
+        if (reserved := self.reserved) + size > self.size:
+            raise torch.OutOfMemoryError(
+                f"emulated device out of memory: {size} bytes were asked for, {reserved} of {self.size:.0f} are in "
+                "use (a smaller batch)"
+            )
+
+    def count(self, size: int) -> None:
+        """Counts bytes that are in use now, or no longer if negative."""
+        with self.lock:
             self.now += size
             self.peak = max(self.peak, self.now)
 
-    def reserve(self, size: int) -> None:
-        """Counts bytes that a pool has taken from the device; pools give none back."""
-        with self._lock:
-            self.reserved += size
-
     def use(self) -> tuple[int, int]:
         """Returns the bytes in use, now and at the peak since the last call."""
-        with self._lock:
+        with self.lock:
             highest, self.peak = self.peak, self.now
             return self.now, highest
 

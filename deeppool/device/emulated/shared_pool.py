@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from deeppool.device.emulated.memory import Block, Memory, MemoryCounter, Pool, rounded_size
+from deeppool.device.emulated.memory import Block, DeviceMemory, Memory, Pool, rounded_size
 
 SMALL = 4 * 2**20
 """Bytes of a block that is not worth a wait for another stream."""
@@ -34,9 +34,9 @@ class Freed(NamedTuple):
 class SharedPool(Pool):
     """Blocks of several streams."""
 
-    def __init__(self, counter: MemoryCounter) -> None:
+    def __init__(self, device_memory: DeviceMemory) -> None:
         """Holds nothing yet."""
-        super().__init__(counter)
+        super().__init__(device_memory)
         self._freed: dict[int, list[Freed]] = defaultdict(list)
         self._noted: deque[tuple[Block, int, int]] = deque()
         """Blocks freed since the last record, their sizes, and their streams."""
@@ -56,13 +56,14 @@ class SharedPool(Pool):
             torch.OutOfMemoryError: more than the device's memory.
         """
         rounded = rounded_size(size)
-        self._counter.add(rounded)
         found = self._take(rounded, lambda freed: freed.stream == stream)
         if found is None:
             found = self._take(rounded, lambda freed: rounded >= SMALL or passed(freed.event))
             if found is not None:
                 follow(found.event)
-        block = self._new_block(rounded) if found is None else found.block
+        with self._memory.lock:
+            block = self._new_block(rounded) if found is None else found.block
+            self._memory.count(rounded)
         memory = Memory(block)
         weakref.finalize(memory, self._note, block, rounded, stream).atexit = False
         return memory
@@ -81,14 +82,19 @@ class SharedPool(Pool):
                 return
             if stream not in events:
                 events[stream] = record(stream)
-            with self._lock:
+            with self._memory.lock:
                 self._freed[size].append(Freed(block, stream, events[stream]))
+
+    def give_back_free_blocks(self) -> None:
+        """Gives free blocks back to the device."""
+        self.reserved -= sum(size * len(blocks) for size, blocks in self._freed.items())
+        self._freed.clear()
 
     def _take(self, size: int, suits: Callable[[Freed], bool]) -> Freed | None:
         """Returns a free block that suits, taken from the pool; the lock is not held while a thread may wait."""
         for freed in tuple(self._freed[size]):
             if suits(freed):
-                with self._lock:
+                with self._memory.lock:
                     # Another thread may have been faster.
                     if any(freed is still for still in self._freed[size]):
                         self._freed[size].remove(freed)
@@ -96,5 +102,5 @@ class SharedPool(Pool):
         return None
 
     def _note(self, block: Block, size: int, stream: int) -> None:
-        self._counter.add(-size)
+        self._memory.count(-size)
         self._noted.append((block, size, stream))

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import COMPUTING
 from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
@@ -260,17 +261,29 @@ class StreamLadder:
     def _make(self, rung: Rung) -> _Beside:
         """Makes the background of a rung, and measures it without the foreground: as fast as it can."""
         jobs, device = self._jobs, self._device
-        with tempfile.TemporaryDirectory() as folder, device.arithmetic(jobs.precision):
-            shape = find_workload(jobs.background).inputs[0].shape
-            setup = {
-                "job": asdict(Job(jobs.background, shape, rung.batch)),
-                "folder": folder,
-                "sharing": asdict(rung.sharing),
-            }
-            training = BackgroundTraining(setup, device, device.torch_device(), paced=True, precision=jobs.precision)
+        training = stream_background(jobs.background, rung.batch, rung.sharing, device, jobs.precision)
+        with device.arithmetic(jobs.precision):
             alone = _throughput(training, device, jobs.alone_seconds)
             job = InProcessBackground(training, device, self._state)
         return _Beside(job, alone, Governor(rung.sharing, by_events=True))
+
+
+def stream_background(
+    model: str, batch: int, sharing: Sharing, device: Device, precision: Precision
+) -> BackgroundTraining:
+    """Makes the training of a background in a stream of its own.
+
+    Args:
+        model: name of a workload.
+        batch: samples of a step.
+        sharing: mechanisms by which it shares the device.
+        device: runs it.
+        precision: precision of products and convolutions.
+    """
+    shape = find_workload(model).inputs[0].shape
+    with tempfile.TemporaryDirectory() as folder, device.arithmetic(precision):
+        setup = {"job": asdict(Job(model, shape, batch)), "folder": folder, "sharing": asdict(sharing)}
+        return BackgroundTraining(setup, device, device.torch_device(), paced=True, precision=precision)
 
 
 def emulated_ladder(gpu: str, jobs: TwoJobs, rungs: Mapping[str, Rung], gap: float = 0.0) -> LadderResult:
