@@ -88,6 +88,7 @@ def run_beside(
             background = InProcessBackground(training, device, foreground.state)
     except (DeeppoolError, RuntimeError) as error:
         found["refused"] = first_line(error)
+        device.synchronize()  # as a rank does, before the memory is used again
     try:
         if found["refused"] is None:
             background.begin()
@@ -99,6 +100,7 @@ def run_beside(
         found["background_failed"] = done.get("why")
         found["steps"] = sum(steps for steps, _ in done.get("parts", ()))
         background.close()
+        device.synchronize()
     return found
 
 

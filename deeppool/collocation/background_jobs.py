@@ -92,22 +92,25 @@ class BackgroundJobs:
         """Time that the end of a phase may wait for a step of the slowest job, which has its core or GPU to itself."""
         self.reports: dict[int, BackgroundReport] = {}
         """Progress by rank, as far as it is known."""
-        self._channel, self._start = channel, start
+        self._channel, self._start, self._ready = channel, start, False
         self._reports_progress, self._on_cores = reports_progress, on_cores
         self._parts: list[tuple[WorkDone, float, Mapping[int, float]]] = []
         """Completed parts of the current phase: where their work is added, when they ended, and CPU seconds by then."""
 
     def wait_until_ready(self) -> None:
-        """Starts the jobs; returns when every job that could start has taken its first step.
+        """Starts the jobs, unless they are ready; returns when every job that could start has taken its first step.
 
         Raises:
             ProcessDiedError: none could.
         """
+        if self._ready:
+            return
         if self._start is not None:
             self._start()
         ready = self._record(self._channel.collect("ready", START_SECONDS))
         if not ready:
             raise ProcessDiedError(f"the background job {self.job.name} cannot start: {self.ended}")
+        self._ready = True
         self.priority = ready[max(ready)]["priority"]
         self.step_seconds = max(answer["step"] for answer in ready.values())
 

@@ -31,7 +31,7 @@ class CollocatedProcesses:
     """Cores or GPUs that the ranks have to themselves."""
     ranks: Ranks
     background: BackgroundJobs | None = None
-    """Not ready: the ranks make two iterations before, and by then hold the memory that they need."""
+    """On cores ready. On GPUs the ranks make two iterations before it is, and then hold the memory that they need."""
     spinners: Spinners | None = None
     """None where there is no background, or ranks compute on devices that do not sleep."""
 
@@ -49,7 +49,9 @@ def collocated_processes(
     reports_progress: bool = False,
     report: Progress = lambda what, share: None,
 ) -> Iterator[CollocatedProcesses]:
-    """Starts ranks and spinners, waits until they are ready, and prepares background jobs; ends all with the block.
+    """Starts ranks, background jobs and spinners; ends all of them with the block.
+
+    All are ready, but for background jobs on GPUs.
 
     Args:
         plan: plan that the ranks run.
@@ -110,6 +112,9 @@ def collocated_processes(
             reports_progress=reports_progress,
             on_cores=on_cores,
         )
+        if on_cores:
+            report(f"starting: waiting for the first step of {setup.job.name} in the background", 0.0)
+            background.wait_until_ready()
         if spinners is not None:
             spinners.wait_until_ready()
         yield CollocatedProcesses(launcher.cores, ranks, background, spinners)

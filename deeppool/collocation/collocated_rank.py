@@ -57,6 +57,8 @@ class CollocatedRank:
                 self._background = InProcessBackground(training, self._rank.device, self._read_foreground)
         except Exception as error:
             failure = describe_failure(error, "its start")
+            # Its model lies in memory of the rank's stream, and its own stream may still use that.
+            self._rank.device.synchronize()
         if self._background is None:
             gc.collect()  # captured models refer to themselves
             return {"why": failure["text"], "refused": failure["kind"] == "refusal"}

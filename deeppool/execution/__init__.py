@@ -7,6 +7,7 @@ worker              entry point of a rank's process
 rank                one rank: its trainer and its commands
 training_task       what a process trains: model, rule and samples
 trainer             one rank's share of every iteration
+update_reports      what a rank reports of its updates, once it is known whether they were made
 span_clock          times of spans, also where the device computes after its launches
 stages              plan → stages: consecutive layers on the same GPUs
 flow                activations and gradients between stages

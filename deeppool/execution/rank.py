@@ -4,6 +4,7 @@ import itertools
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from deeppool.execution.stages import Division, stages_of
 from deeppool.execution.sync_method import load_method
 from deeppool.execution.trainer import RawSpan, Trainer
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
+from deeppool.execution.update_reports import Report, UpdateReports
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Activity, Heartbeat
@@ -156,6 +158,7 @@ class Rank:
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         control = self.foreground_control if message["collocated"] else None
+        reports = UpdateReports(self.trainer.update, partial(self._report, commands, control))
         self.communicator.barrier()
         self.trainer.clock.calibrate()
         used, started = self.core_seconds(), time.perf_counter()
@@ -166,7 +169,6 @@ class Rank:
             if control is not None:
                 self._begin_controlled(control, commands)
                 bounds.append(control.number)
-            scale = self.trainer.update.scale.factor
             followed.append(self.trainer.transfers)
             # No wider: this process may capture a background, too.
             with self.device.arithmetic(self.trainer.precision):
@@ -181,9 +183,10 @@ class Rank:
             recorded.append(self.trainer.recorded)
             computed.append(self.trainer.computed)
             if self.rank == 0 or message["report_all"]:
-                self._report_update(commands, control, losses[-1], times[-1], scale)
+                reports.add(self._report_of(losses[-1], times[-1]))
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
         self.trainer.drain()
+        reports.close()
         self.device.synchronize_stream()
         ended, cores = time.perf_counter(), self.core_seconds() - used
         if self.device.asynchronous:
@@ -219,26 +222,24 @@ class Rank:
             control.change_bound(message["bound"], message["number"])
         control.begin(self.trainer)
 
-    def _report_update(
-        self, commands: CommandChannel, control: ForegroundControl | None, loss: float, seconds: float, scale: float
+    def _report_of(self, loss: float, seconds: float) -> Report:
+        return {
+            "rank": self.rank,
+            "step": self.updates,
+            "loss": loss,
+            "computed_share": self.trainer.computed_share,
+            "computed": self.trainer.computed,
+            "seconds": seconds,
+        }
+
+    def _report(
+        self, commands: CommandChannel, control: ForegroundControl | None, report: Report, skipped: bool
     ) -> None:
         optimizer = self.trainer.update.optimizer
         fields = {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
         if control is not None:
             fields |= control.step_fields()
-        # Below 1 it is no overflow that a smaller scale could cure.
-        skipped = 1 <= self.trainer.update.scale.factor < scale
-        commands.answer(
-            "step",
-            rank=self.rank,
-            step=self.updates,
-            loss=loss,
-            computed_share=self.trainer.computed_share,
-            computed=self.trainer.computed,
-            seconds=seconds,
-            skipped=skipped,
-            **fields,
-        )
+        commands.answer("step", **report, skipped=skipped, **fields)
 
     def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Writes this rank's part of a checkpoint."""

@@ -22,6 +22,7 @@ from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.training.batch_check import BatchCheck
 from deeppool.training.data import ShardReader, example_target
+from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training, TrainingJob
 
@@ -84,7 +85,7 @@ def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | Non
     task = SyntheticTask(captured, job.batch, job.seed)
 
     def optimizer(parameters: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=job.momentum)
+        return momentum_sgd(parameters, job.learning_rate, job.momentum)
 
     def samples(iteration: int, shard: range) -> tuple[torch.Tensor, ...]:
         return task.shard(iteration, shard.start, shard.stop)

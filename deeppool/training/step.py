@@ -137,6 +137,7 @@ class TrainingStep:
             sorted(mine, key=lambda named: order[named[0]]),
             training,
             place,
+            device.fetch,
             counted=[parameter for _, parameter in mine] if counted is None else counted,
             total=self._sum.total,
             scaled=precision == "fp16",

@@ -2,14 +2,21 @@
 
 Where no rank holds all gradients, the square of their norm is summed over ranks: each parameter's first owner
 contributes. The same number shows whether any gradient is infinite or NaN.
+
+Norm and factors stay on the device, so that the host goes on to launch the next iteration. With scaled losses an update
+is skipped if a gradient is not finite. The fused optimizers of torch see to that on the device, and the host reads it
+before the next backward, for which it needs the scale. For any other optimizer the host waits in every update.
 """
 
-import math
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from deeppool.training.training_job import Training
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
 
 
 class LossScale:
@@ -48,7 +55,8 @@ class Update:
         self,
         parameters: Sequence[tuple[str, torch.nn.Parameter]],
         training: Training,
-        device: torch.device,
+        place: torch.device,
+        fetch: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
         *,
         counted: Sequence[torch.nn.Parameter],
         total: Callable[[torch.Tensor], None],
@@ -59,29 +67,59 @@ class Update:
         Args:
             parameters: the parameters of this process, with their names.
             training: the rule.
-            device: device of the norm; a rank may have no parameters.
+            place: device of the norm; a rank may have no parameters.
+            fetch: :meth:`deeppool.device.protocol.Device.fetch` of that device.
             counted: parameters whose gradients this process adds to the norm.
             total: replaces a tensor by its sum over all ranks.
             scaled: whether the loss is scaled, as fp16 needs it.
         """
-        self._device, self._total = device, total
+        self._place, self._fetch, self._total = place, fetch, total
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(list(parameters)) if parameters else None
-        self.schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
-        self.scale = LossScale(enabled=scaled)
+        self._schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
+        self._scale = LossScale(enabled=scaled)
+        self.skips = 0
+        """Updates that were skipped because the scale was too high, of those that are decided."""
         self._clip_norm = training.clip_norm
         self.parameters = [parameter for _, parameter in parameters]
         """Those of this process, in the order of the model."""
         self._counted = counted
         self._waiting: set[torch.nn.Parameter] = set()
         """Parameters left in the update in progress; empty between updates."""
-        self._finite = True
-        """Whether all gradients of the update in progress are finite, if that is known."""
+        self._made = True
+        """Whether the update in progress is made, or the optimizer is left to decide."""
+        self._made_before = False
+        """Whether an update was made before."""
+        self._outcome: Callable[[], torch.Tensor] | None = None
+        """Returns, from the device, whether the last update was made; None: the host knows."""
 
     @property
     def needs_norm(self) -> bool:
         """Whether an update needs the norm of all gradients, so that none may begin before all are summed."""
-        return self._clip_norm is not None or self.scale.enabled
+        return self._clip_norm is not None or self._scale.enabled
+
+    @property
+    def scale(self) -> LossScale:
+        """Scale of the next loss; waits for the last update."""
+        self.decide()
+        return self._scale
+
+    @property
+    def schedule(self) -> "LRScheduler | None":
+        """Schedule of the learning rate; waits for the last update."""
+        self.decide()
+        return self._schedule
+
+    @property
+    def decided(self) -> bool:
+        """Whether the host knows if the last update was made or skipped."""
+        return self._outcome is None
+
+    def decide(self) -> None:
+        """Waits until the host knows if the last update was made or skipped; adjusts scale and schedule."""
+        if self._outcome is not None and not self._waiting:
+            outcome, self._outcome = self._outcome, None
+            self._end(made=bool(outcome()))
 
     def step(self, chosen: Collection[torch.nn.Parameter] | None = None) -> None:
         """Updates parameters, and clears their gradients.
@@ -92,50 +130,68 @@ class Update:
             chosen: the parameters, each once per update. Default: all that are left of the update.
         """
         if not self._waiting:
+            self.decide()
             self._waiting = set(self.parameters)
-            self._finite = self._scale_and_clip()
+            self._begin()
         now = self._waiting if chosen is None else self._waiting.intersection(chosen)
         if self.optimizer is not None and now:
             # An optimizer leaves out what has no gradient.
             later = [(parameter, parameter.grad) for parameter in self._waiting - now]
             for parameter, _ in later:
                 parameter.grad = None
-            if self._finite or not self.scale.enabled:
+            if self._made:
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             for parameter, gradient in later:
                 parameter.grad = gradient
         self._waiting = self._waiting - now
-        if not self._waiting:
-            if self.schedule is not None and (self._finite or not self.scale.enabled):
-                self.schedule.step()
-            self.scale.update(finite=self._finite)
+        if not self._waiting and self.decided:
+            self._end(made=self._made)
 
-    def _scale_and_clip(self) -> bool:
-        """Removes the loss scale from all gradients and clips them; returns whether their norm is finite."""
+    def _begin(self) -> None:
+        """Removes the loss scale from all gradients, clips them, and finds out whether the update is made."""
+        self._made = True
         if not self.needs_norm:
-            return True
-        norm = self._norm()
-        if not math.isfinite(norm):
-            return False
-        # The small number is torch's own guard in clip_grad_norm_.
-        clip = 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + 1e-6))
-        self._multiply(clip / self.scale.factor)
-        return True
+            return
+        finite = self._scale_and_clip()
+        if not self._scale.enabled:
+            return
+        # torch's fused SGD leaves its momentum undefined where it skips the first update.
+        if self._made_before and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            self.optimizer.found_inf = finite.logical_not().float()  # type: ignore[union-attr]  # read by its step
+            self._outcome = self._fetch(finite)
+        else:
+            self._made = bool(finite)
 
-    def _norm(self) -> float:
-        """Returns the norm of the gradients of all ranks without the loss's scale; inf or nan if one gradient is."""
+    def _end(self, *, made: bool) -> None:
+        self._made_before = self._made_before or made
+        # Below 1 it is no overflow that a smaller scale could cure.
+        self.skips += not made and self._scale.factor >= 2
+        if self._schedule is not None and made:
+            self._schedule.step()
+        self._scale.update(finite=made)
+
+    def _scale_and_clip(self) -> torch.Tensor:
+        """Removes the loss scale from all gradients and clips them, if their norm is finite; returns whether it is."""
+        total = self._square_of_norm()
+        finite = total.isfinite()
+        multiplier = torch.ones_like(total) / self._scale.factor
+        if self._clip_norm is not None:
+            # The small number is torch's own guard in clip_grad_norm_.
+            norm = total.sqrt() / self._scale.factor
+            multiplier = multiplier * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        if gradients := _gradients(self.parameters):
+            torch._foreach_mul_(gradients, torch.where(finite, multiplier, 1.0).to(gradients[0].dtype))
+        return finite
+
+    def _square_of_norm(self) -> torch.Tensor:
+        """Returns the square of the norm of the scaled gradients of all ranks; inf or nan if one gradient is."""
         # torch.nn.utils.get_total_norm sums in the gradients' type, in which scaled gradients may overflow.
         gradients = _gradients(self._counted)
         norms = torch._foreach_norm(gradients, dtype=torch.float64) if gradients else ()
-        total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._device), *norms]).square().sum()
+        total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._place), *norms]).square().sum()
         self._total(total)
-        return math.sqrt(float(total)) / self.scale.factor if total >= 0 else math.nan
-
-    def _multiply(self, factor: float) -> None:
-        gradients = _gradients(self.parameters)
-        if factor != 1.0 and gradients:
-            torch._foreach_mul_(gradients, factor)
+        return total
 
 
 def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:

@@ -1,22 +1,29 @@
 """The optimizer step: what all ranks of a training decide together."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from deeppool.device.cpu import CpuDevice
+from deeppool.device.cuda import cuda_problem
+from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
+from deeppool.device.protocol import Device
+from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.training_job import Training
 from deeppool.training.update import Update
 
 META = torch.device("meta")
+fetch = CpuDevice().fetch
 
 
 def test_a_rank_without_parameters_adds_to_the_norm_on_the_device_of_the_others() -> None:
     devices: list[torch.device] = []
     rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1), clip_norm=1.0)
-    update = Update([], rule, META, counted=[], total=lambda tensor: devices.append(tensor.device), scaled=False)
-    with pytest.raises(RuntimeError, match="meta"):  # which has no numbers
-        update.step()
+    update = Update([], rule, META, fetch, counted=[], total=lambda tensor: devices.append(tensor.device), scaled=False)
+    update.step()
     assert devices == [META]
 
 
@@ -36,7 +43,9 @@ def test_an_update_in_parts_is_the_update_of_all_at_once(clip_norm: float | None
     for orders in ([None, None, None], [[2, 0, 1], [0, 1, 2], [1, 2, 0]]):
         parameters = [nn.Parameter(torch.ones(4, device=place)) for _ in range(3)]
         named = [(str(number), parameter) for number, parameter in enumerate(parameters)]
-        update = Update(named, rule, place, counted=parameters, total=lambda tensor: None, scaled=False)
+        update = Update(
+            named, rule, place, find_device(device).fetch, counted=parameters, total=lambda tensor: None, scaled=False
+        )
         for given, order in zip(gradients, orders, strict=True):
             for parameter, gradient in zip(parameters, given, strict=True):
                 parameter.grad = gradient.clone()
@@ -45,3 +54,123 @@ def test_an_update_in_parts_is_the_update_of_all_at_once(clip_norm: float | None
             assert all(parameter.grad is None for parameter in parameters)
         trained.append(torch.stack([parameter.detach() for parameter in parameters]))
     assert torch.equal(*(parameters.cpu() for parameters in trained))
+
+
+def train_with_torchs_scaler(gradients: torch.Tensor, clip_norm: float | None) -> tuple[list[float], list[float]]:
+    """Trains a parameter by given scaled gradients as torch does; returns its values and all scales."""
+    parameter = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    scaler, scales = torch.amp.GradScaler("cpu"), list[float]()
+    for gradient in gradients:
+        scaler.scale(torch.zeros(1))
+        scales.append(scaler.get_scale())
+        parameter.grad = gradient * scales[-1]
+        scaler.unscale_(optimizer)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameter, clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() >= scales[-1]:
+            schedule.step()
+    return parameter.tolist(), scales
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("fused", [True, False])
+def test_updates_that_overflow_are_skipped_as_by_torchs_scaler(
+    fused: bool, clip_norm: float | None, device: str
+) -> None:
+    gradients = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    for number, value in ((0, torch.inf), (3, torch.nan), (4, -torch.inf)):
+        gradients[number, 1] = value
+    found = find_device(device)
+    parameter = nn.Parameter(torch.ones(4, device=found.torch_device()))
+    rule = Training(
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, fused=fused),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+        clip_norm=clip_norm,
+    )
+    update = Update(
+        [("weight", parameter)],
+        rule,
+        found.torch_device(),
+        found.fetch,
+        counted=[parameter],
+        total=lambda tensor: None,
+        scaled=True,
+    )
+    scales = []
+    for number, gradient in enumerate(gradients):
+        scales.append(update.scale.factor)
+        parameter.grad = (gradient * scales[-1]).to(parameter.device)
+        update.step()
+        # The first update that is made creates the momentum; torch's fused SGD must not skip that one.
+        assert update.decided == (not fused or number < 2)
+    update.decide()
+    assert update.skips == 3
+    values, expected = train_with_torchs_scaler(gradients, clip_norm)
+    assert scales == expected
+    assert parameter.tolist() == pytest.approx(values, rel=1e-6)
+
+
+class SkippingSgd(torch.optim.Optimizer):
+    """An optimizer that skips an update on the device, as torch's fused ones do.
+
+    On the emulated device these copy the number to the host: to torch's native code all its tensors are on the CPU.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            skips = getattr(self, "found_inf", torch.zeros((), device=parameter.device))
+            parameter.sub_(torch.where(skips > 0, 0.0, parameter.grad))
+
+
+def host_waits(device: Device, rule: Training, *, scaled: bool) -> bool:
+    """Whether the host waits in the second update for gradients that the device still computes."""
+    place = device.torch_device()
+    parameter = nn.Parameter(torch.ones(4, device=place))
+    update = Update(
+        [("weight", parameter)],
+        rule,
+        place,
+        device.fetch,
+        counted=[parameter],
+        total=lambda tensor: None,
+        scaled=scaled,
+    )
+    wide = torch.empty(2**14, 2**14, device=place)
+    for _ in range(2):
+        device.synchronize()
+        parameter.grad = torch.ones(4, device=place)
+        with device.times_only():
+            wide.matmul(wide)
+        computed = device.stamp()
+        update.step()
+        waited = device.passed(computed)
+    return waited
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_the_host_goes_on_where_the_optimizer_skips_updates_by_itself(clip_norm: float | None) -> None:
+    assert not host_waits(new_device("h200"), Training(optimizer=SkippingSgd, clip_norm=clip_norm), scaled=True)
+
+
+@pytest.mark.parametrize(("scaled", "waits"), [(True, True), (False, False)])
+def test_for_any_other_optimizer_the_host_waits_only_if_losses_are_scaled(scaled: bool, waits: bool) -> None:
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9), clip_norm=0.5)
+    assert host_waits(new_device("h200"), rule, scaled=scaled) == waits
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
+def test_beside_a_gpu_the_host_goes_on_with_the_optimizer_of_models_by_name() -> None:
+    rule = Training(optimizer=lambda named: momentum_sgd(named, 0.1, 0.9))
+    assert not host_waits(find_device("cuda"), rule, scaled=True)

@@ -72,18 +72,18 @@ class Memory:
 class Pool:
     """Blocks of one stream, or of one set of graphs."""
 
-    def __init__(self, device_memory: "DeviceMemory", *, gives_back: bool = True) -> None:
+    def __init__(self, memory: "EmulatedMemory", *, gives_back: bool = True) -> None:
         """Holds nothing yet.
 
         Args:
-            device_memory: where blocks come from.
+            memory: where blocks come from.
             gives_back: whether free blocks may be given back; those of graphs are used by each replay.
         """
-        self._memory, self._gives_back = device_memory, gives_back
+        self._memory, self._gives_back = memory, gives_back
         self._free: dict[int, list[Block]] = defaultdict(list)
         self.reserved = 0
         """Bytes of its blocks, used and free."""
-        device_memory.add_pool(self)
+        memory.add_pool(self)
 
     def allocate(self, size: int) -> Memory:
         """Returns memory of at least ``size`` bytes; its content is whatever was there before.
@@ -117,7 +117,7 @@ class Pool:
             self._free[size].append(block)
 
 
-class DeviceMemory:
+class EmulatedMemory:
     """Memory of a device: the bytes in use, and those that pools have reserved, at most ``size``."""
 
     def __init__(self, size: float | None) -> None:

@@ -11,7 +11,7 @@ import torch
 from deeppool.device.clock import Clock
 from deeppool.device.emulated.hazards import HazardDetector
 from deeppool.device.emulated.kernel_costs import KernelCosts
-from deeppool.device.emulated.memory import Access, DeviceMemory, Memory, Pool, Region
+from deeppool.device.emulated.memory import Access, EmulatedMemory, Memory, Pool, Region
 from deeppool.device.emulated.scheduler import Event
 from deeppool.device.emulated.shapes import ShapeInference
 from deeppool.device.emulated.shared_pool import SharedPool
@@ -123,7 +123,7 @@ class DeviceRuntime:
         """Its torch device."""
         self.hazards = HazardDetector()
         self.shapes = ShapeInference()
-        self.memory = DeviceMemory(memory)
+        self.memory = EmulatedMemory(memory)
         self.generator = torch.Generator()
         """Random numbers of the device, drawn in the order of its kernels."""
         self.generator.manual_seed(torch.initial_seed())

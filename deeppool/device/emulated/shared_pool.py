@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from deeppool.device.emulated.memory import Block, DeviceMemory, Memory, Pool, rounded_size
+from deeppool.device.emulated.memory import Block, EmulatedMemory, Memory, Pool, rounded_size
 
 SMALL = 4 * 2**20
 """Bytes of a block that is not worth a wait for another stream."""
@@ -34,9 +34,9 @@ class Freed(NamedTuple):
 class SharedPool(Pool):
     """Blocks of several streams."""
 
-    def __init__(self, device_memory: DeviceMemory) -> None:
+    def __init__(self, memory: EmulatedMemory) -> None:
         """Holds nothing yet."""
-        super().__init__(device_memory)
+        super().__init__(memory)
         self._freed: dict[int, list[Freed]] = defaultdict(list)
         self._noted: deque[tuple[Block, int, int]] = deque()
         """Blocks freed since the last record, their sizes, and their streams."""

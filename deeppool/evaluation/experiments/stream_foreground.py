@@ -26,6 +26,7 @@ from deeppool.graph.capture.placement import place_model
 from deeppool.graph.models.workloads import find_workload
 from deeppool.planning.plan import Plan
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
+from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training
 
@@ -57,7 +58,7 @@ class StreamForeground:
         self._device, self._stream, self._precision = device, device.stream("high"), program.precision
         self._communicator = program.communicator
         # Ranks that do not exist send noise, from which nothing is to be learned.
-        rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.0, momentum=0.9))
+        rule = Training(optimizer=lambda named: momentum_sgd(named, 0.0, 0.9))
         with self._stream.current(), device.arithmetic(program.precision):
             task = SyntheticTask(program.captured, batch, 0)
             self._data = [tensor.to(place) for tensor in task.shard(0, 0, batch)]

@@ -12,6 +12,7 @@ import torch
 
 from deeppool.device.protocol import Device
 from deeppool.profiling.measure.sampling import MAXIMUM_RUNS, MINIMUM_RUNS, minimum_seconds, typical
+from deeppool.training.momentum_sgd import momentum_sgd
 
 MOMENTUM = 0.9
 WARM_UP = 2
@@ -36,7 +37,8 @@ class UpdateBench:
         """
         self._parameters = [parameter for parameter in parameters if parameter.grad is not None]
         self._device, self._concurrent = device, concurrent
-        self._optimizer = torch.optim.SGD(self._parameters, lr=0.0, momentum=MOMENTUM) if self._parameters else None
+        named = [(str(number), parameter) for number, parameter in enumerate(self._parameters)]
+        self._optimizer = momentum_sgd(named, 0.0, MOMENTUM) if named else None
         for _ in range(WARM_UP):
             self.step()
 

@@ -1,0 +1,46 @@
+"""Reports of a rank's updates to the launcher, each once it is known whether the update was made or skipped.
+
+A GPU that trains in fp16 may decide that by itself (see ``training.update``), and the host knows in the next iteration.
+If it asked at once, it would wait for the device, which would then have nothing to do until the host has launched more.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from deeppool.training.update import Update
+
+Report = dict[str, Any]
+
+
+class UpdateReports:
+    """Sends the reports of some updates in a row."""
+
+    def __init__(self, update: Update, send: Callable[[Report, bool], None]) -> None:
+        """Starts with the next update.
+
+        Args:
+            update: makes the updates; the last one is decided.
+            send: sends a report, and whether the update was skipped because of an overflow.
+        """
+        self._update, self._send = update, send
+        self._skips = update.skips
+        self._held: Report | None = None
+        """That of an update which is not decided."""
+
+    def add(self, report: Report) -> None:
+        """Sends the report of the update before, if it was held back, and of this one, if it is decided."""
+        self._send_held()
+        self._held = report
+        if self._update.decided:
+            self._send_held()
+
+    def close(self) -> None:
+        """Sends what is held back; waits for the last update."""
+        self._update.decide()
+        self._send_held()
+
+    def _send_held(self) -> None:
+        if self._held is not None:
+            report, self._held = self._held, None
+            before, self._skips = self._skips, self._update.skips
+            self._send(report, self._skips > before)

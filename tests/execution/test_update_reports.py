@@ -1,0 +1,48 @@
+"""A rank reports an update once it is known whether it was made."""
+
+from typing import Any
+
+from deeppool.execution.update_reports import UpdateReports
+
+
+class FakeUpdate:
+    """Updates whose outcome is known when the next one begins."""
+
+    def __init__(self) -> None:
+        self.skips = 4
+        self.decided = True
+        self._made = True
+
+    def step(self, *, made: bool, at_once: bool) -> None:
+        self.decide()
+        self._made, self.decided = made, False
+        if at_once:
+            self.decide()
+
+    def decide(self) -> None:
+        if not self.decided:
+            self.skips += not self._made
+            self.decided = True
+
+
+def test_reports_are_in_order_with_their_own_outcome_and_wait_for_nothing() -> None:
+    update, sent = FakeUpdate(), list[tuple[int, bool]]()
+    reports = UpdateReports(update, lambda report, skipped: sent.append((report["step"], skipped)))  # type: ignore[arg-type]
+
+    def step(number: int, **how: Any) -> None:
+        update.step(**how)
+        reports.add({"step": number})
+
+    step(0, made=False, at_once=True)
+    step(1, made=True, at_once=True)
+    assert sent == [(0, True), (1, False)]
+    step(2, made=False, at_once=False)
+    assert not update.decided
+    assert len(sent) == 2
+    step(3, made=True, at_once=False)
+    assert sent[2:] == [(2, True)]
+    step(4, made=False, at_once=False)
+    reports.close()
+    assert sent[3:] == [(3, False), (4, True)]
+    reports.close()
+    assert len(sent) == 5
