@@ -103,7 +103,7 @@ def test_only_the_last_line_of_a_loader_traceback_is_reported() -> None:
     assert describe_failure(error, DOING)["text"] == f"failed in {DOING}: ValueError: bad"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_loader_is_left() -> Iterator[None]:
     """Ends the loader workers that an exception's traceback still holds."""
     yield
@@ -169,6 +169,7 @@ class ZerosDataset(Dataset):
         return torch.zeros(2)
 
 
+@pytest.mark.usefixtures("no_loader_is_left")
 @pytest.mark.parametrize(
     "way",
     [ConnectionResetError(104, "Connection reset by peer"), pytest.param(EOFError(), marks=pytest.mark.stress)],
@@ -232,6 +233,7 @@ def test_a_loader_error_raised_while_the_failure_is_reported_is_included() -> No
 
 
 @pytest.mark.stress
+@pytest.mark.usefixtures("no_loader_is_left")
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_torch_error_messages_about_lost_loader_workers_are_unchanged(by_signal: bool) -> None:
     reported = describe_failure(raised(lambda: next(iter(DataLoader(ExitingDataset(by_signal), num_workers=1)))), DOING)

@@ -132,7 +132,8 @@ class EmulatedMemory:
     @property
     def reserved(self) -> int:
         """Bytes of the blocks of all pools."""
-        return sum(pool.reserved for pool in self._pools)
+        with self.lock:
+            return sum(pool.reserved for pool in self._pools)
 
     def add_pool(self, pool: Pool) -> None:
         """Adds a pool, until nothing refers to it."""

@@ -23,7 +23,7 @@ from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.overlap import least_update, relaxed_costs
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.pareto import efficient_rows
-from deeppool.planning.search.price_bounds import PriceGrid, larger, least_path_lengths, path_bounds
+from deeppool.planning.search.price_bounds import ROUNDING, PriceGrid, larger, least_path_lengths, path_bounds
 from deeppool.planning.search.shortest_path import Budget, Edge, ExhaustedError, PathStep
 from deeppool.planning.search.step_labels import layer_heights, vertex_labels, with_points_between
 from deeppool.planning.search.sum_bounds import SumBounds
@@ -137,7 +137,7 @@ class RelaxedSearch:
             for labels, height in zip(alone, heights, strict=True)
         ]
         paths = path_bounds(grid.prices, least_path_lengths(lengths))
-        time, work = larger((bounds.time / (1 + gap), bounds.work), paths)
+        time, work = larger((bounds.time / (1 + gap), bounds.work * (1 - ROUNDING)), paths)
         return RelaxedFrontier(time + self._updates, work, efficient_sums(made, MOST_PLANS), made, offsets)
 
 

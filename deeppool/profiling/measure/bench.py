@@ -49,8 +49,9 @@ class Bench:
         """
         self._captured, self._device, self._precision, self._graphs = captured, device, precision, graphs
         self._company = concurrent_ranks
-        # Programs of torch.fx are cycles, which hold the memory of earlier profiles.
-        gc.collect()
+        if device.memory_use() is not None:
+            # Programs of torch.fx are cycles, which hold the memory of earlier profiles.
+            gc.collect()
         self._held = (device.memory_use() or (0, 0))[0]
         """Bytes that others use on the device."""
         # Emulated devices compute their kernels on the CPU, or in virtual time: a stamp delays none of them.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
@@ -118,6 +118,16 @@ def test_one_layer_that_scales_badly_has_a_point_for_each_gpu_count():
     found = frontier(profile, Cluster(4), 16)
     assert [point.gpu_counts for point in found.points] == [(4,), (2,), (1,)]
     assert found.optimality == "exact"
+
+
+def test_rounding_raises_no_bound_above_the_plan_of_fewest_gpu_seconds():
+    """A region in which every layer takes 1 ms on any number of GPUs: one GPU is best in both numbers."""
+    profile = profile_from_times(make_graph([(), (0,), (0, 1), (1, 2)]), [lambda b: 1e-3] * 4)
+    link = Link(bandwidth=5e8, latency=0.0, source="drawn")
+    found = efficient_plans(costs_of(profile, Cluster(2, inside=link, between=link), 8))
+    assert found.work.tolist() == [pytest.approx(4e-3)]
+    assert found.bound(4e-3) <= 4e-3 * (1 + ROUNDING)
+    assert found.least_work(4e-3) <= 4e-3 * (1 + ROUNDING)
 
 
 def test_branches_side_by_side_share_the_update():

@@ -74,11 +74,11 @@ def leaks() -> Iterator[None]:
     gc.collect()
     before = held()
     yield
-    gc.collect()
     # What other threads of this process open for a moment is no leak.
     deadline = time.monotonic() + 120
     while any(now > then for now, then in zip(held(), before, strict=True)):
         assert time.monotonic() < deadline, f"files and threads before {before}, now {held()}"
+        gc.collect()
         time.sleep(0.01)
 
 
