@@ -14,6 +14,7 @@ import deeppool as dp
 from benchmarks.gpu.placements import EXAMPLE
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
+from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 from deeppool.errors import DeeppoolError
 from deeppool.evaluation.experiments.stream_foreground import StreamForeground
@@ -21,6 +22,7 @@ from deeppool.evaluation.experiments.stream_ladder import StreamLadder, TwoJobs
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
 from deeppool.profiling.default_cluster import cluster_for
+from deeppool.profiling.shipped import find_profile, shipped_names
 from deeppool.profiling.table import Profile
 from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
 
@@ -118,14 +120,18 @@ def first_and_last(plan: Plan) -> list[int]:
 
 
 def saved_or_measured(folder: Path, device: str, *, quick: bool) -> Callable[[str], Profile]:
-    """Profiles in fp16, from a folder of the part ``profiles`` or measured now; of a dry run in fp32."""
+    """Profiles in fp16: of a folder of the part ``profiles``, shipped for this GPU, or measured now; dry runs in fp32."""
     setting = QUICK if quick else Setting()
-    precision = setting.jobs.precision
+    precision, here = setting.jobs.precision, find_device(device).name
 
     def find(model: str) -> Profile:
         for path in sorted(folder.glob("*.json")):
             if path.name.startswith(f"{model}-") and path.name.endswith(f"{precision}-graphs.json"):
                 return serialization.read(path, Profile)
+        for name in shipped_names():
+            profile = find_profile(name)
+            if name.startswith(f"{model}-") and (profile.device_name, profile.precision) == (here, precision):
+                return profile
         sizes = sorted({max(1, setting.global_batch // setting.gpus), setting.global_batch})
         shape = (3, 32, 32) if model == EXAMPLE else None
         return dp.profile(model, shape, device=device, batch_sizes=sizes, precision=precision, seconds=1.0)

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.gpu import collocation, memory, placements, ranks, run
 from deeppool.base import serialization
 from deeppool.profiling.measure import sampling
+from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 from deeppool.scheduling.mechanism_ladder import mechanism_ladder
 
@@ -91,6 +93,12 @@ def test_dry_run_climbs_the_ladder_beside_the_first_and_the_last_rank_of_a_plan(
         assert [rung["rung"] for rung in measured["rungs"]] == [*mechanism_ladder(), ranks.BY_TIME]
         assert 0 <= measured["idle"] < 1
         assert measured["wake"]["count"] == 3
+
+
+def test_plans_are_from_the_shipped_profiles_of_this_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranks, "find_device", lambda name: SimpleNamespace(name="NVIDIA H200"))
+    found = ranks.saved_or_measured(tmp_path, "cuda", quick=False)("vgg16")
+    assert found == find_profile("vgg16-h200")
 
 
 def test_what_there_is_no_time_for_is_a_row_of_its_own(script):

@@ -28,7 +28,7 @@ from deeppool.planning.search.pareto import Integers, efficient_rows
 RATIO = 1.001
 """Ratio of the seconds of two bounds."""
 ROUNDING = 1e-9
-"""What rounding may add to lengths and GPU-seconds, as a part of them; much at a small price, by which it is divided."""
+"""What rounding may add to lengths and GPU-seconds, as a part of them; much where it is divided by a small price."""
 
 Bounds = tuple[Floats, Floats]
 """Seconds, ascending, and GPU-seconds, descending, of which each plan takes no less than one pair."""
