@@ -120,7 +120,7 @@ def first_and_last(plan: Plan) -> list[int]:
 
 
 def saved_or_measured(folder: Path, device: str, *, quick: bool) -> Callable[[str], Profile]:
-    """Profiles in fp16: of a folder of the part ``profiles``, shipped for this GPU, or measured now; dry runs in fp32."""
+    """Profiles in fp16: of the part ``profiles``, of this GPU as shipped, or measured now; dry runs in fp32."""
     setting = QUICK if quick else Setting()
     precision, here = setting.jobs.precision, find_device(device).name
 
