@@ -25,6 +25,8 @@ class LabCommand(Server):
 
     def ready(self) -> bool:
         for told in (self.folder / "jupyter").glob("jpserver-*.json"):
-            self.token = json.loads(told.read_text())["token"]
+            if not (text := told.read_text()).endswith("}"):  # it is being written
+                return False
+            self.token = json.loads(text)["token"]
             return super().ready()
         return False

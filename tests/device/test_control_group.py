@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deeppool.device import control_group
@@ -18,18 +19,17 @@ HOME = control_group.home()
 permitted = pytest.mark.skipif(HOME is None, reason="control groups may not be made here")
 
 BURN = """
-import sys, time
+import sys, threading
 from deeppool.device import control_group
 from deeppool.device.cpu import pin_to_core
 run, share, core = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 print(control_group.join_background(run, 0, share) if share else control_group.join_foreground(run, 0), flush=True)
 pin_to_core(core)
 sys.stdin.readline()
-deadline = time.perf_counter() + 1.5
-while time.perf_counter() < deadline:
+told = threading.Thread(target=sys.stdin.readline)
+told.start()
+while told.is_alive():
     pass
-print(time.process_time(), flush=True)
-sys.stdin.readline()
 """
 LAUNCH = """
 import subprocess, sys
@@ -49,6 +49,12 @@ def burner(run: str, share: float) -> subprocess.Popen[str]:
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def used(process: subprocess.Popen[str]) -> float:
+    """CPU seconds of a process."""
+    times = psutil.Process(process.pid).cpu_times()
+    return times.user + times.system
 
 
 def go(process: subprocess.Popen[str]) -> None:
@@ -76,11 +82,14 @@ def test_a_background_gets_its_share_of_the_core_while_both_want_it() -> None:
         assert (line(front), line(back)) == ("True", "20 % in a control group")
         for process in (front, back):
             go(process)
-        used, mine = float(line(front)), float(line(back))
+        started = used(front), used(back)
+        wait_until(lambda: used(front) > started[0] + 0.1 and used(back) > started[1], 120)
+        before = used(front), used(back)
+        wait_until(lambda: used(front) > before[0] + 1.0, 120)
+        theirs, mine = (now - then for now, then in zip((used(front), used(back)), before, strict=True))
         for process in (front, back):
             go(process)
-        # Python's own start, before they competed, is a few hundredths of a second of each.
-        assert mine / (used + mine) == pytest.approx(0.2, abs=0.1)
+        assert mine / (theirs + mine) == pytest.approx(0.2, abs=0.1)
         assert len(groups(folder.name)) == 2
     assert groups(folder.name) == []
 
