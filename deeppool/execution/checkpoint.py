@@ -30,6 +30,8 @@ from deeppool.execution.trainer import Trainer
 RECORD = "checkpoint.json"
 _INSTEAD = "use an earlier checkpoint: without this one, a training resumes from the one before"
 PARTIAL = ".partial"
+IMPLEMENTATION = ("foreach", "fused")
+"""Options of torch's optimizers that say how they compute, which is not part of a training's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,10 @@ def _on_host(state: Any) -> Any:
 
 
 def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:
-    """Restores the optimizer's state of each parameter, and the group options that the user or a schedule set."""
+    """Restores the optimizer's state of each parameter, and the group options that the user or a schedule set.
+
+    How it computes (:data:`IMPLEMENTATION`) may differ on another device, and stays as this process made it.
+    """
     optimizer = trainer.update.optimizer
     assert optimizer is not None
     states = {name: state for shard in shards for name, state in shard["optimizer"].items()}
@@ -252,7 +257,8 @@ def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:
     for group, own in zip(packed["param_groups"], optimizer.param_groups, strict=True):
         for position, parameter in zip(group["params"], own["params"], strict=True):
             name = names[id(parameter)]
-            group.update(choices.get(name, {}))
+            chosen = choices.get(name, {})
+            group.update({key: value for key, value in chosen.items() if key not in IMPLEMENTATION})
             if name in states:
                 packed["state"][position] = states[name]
     optimizer.load_state_dict(packed)

@@ -157,7 +157,7 @@ class Update:
         if not self._scale.enabled:
             return
         # torch's fused SGD leaves its momentum undefined where it skips the first update.
-        if self._made_before and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+        if self._made_before and _skips_by_itself(self.optimizer):
             self.optimizer.found_inf = finite.logical_not().float()  # type: ignore[union-attr]  # read by its step
             self._outcome = self._fetch(finite)
         else:
@@ -192,6 +192,16 @@ class Update:
         total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._place), *norms]).square().sum()
         self._total(total)
         return total
+
+
+def _skips_by_itself(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether it is one of torch's fused optimizers, whose steps read ``found_inf`` from :class:`torch.amp.GradScaler`.
+
+    Custom optimizers with the same mark may expect the scaler itself.
+    """
+    if optimizer is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def _gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:

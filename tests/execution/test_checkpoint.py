@@ -46,16 +46,19 @@ class Tied(nn.Module):
         return self.f3(torch.tanh(self.norm(self.f1(x)) * self.scale))
 
 
+Optimizer = Callable[[list], torch.optim.Optimizer]
+
+
 def adam(parameters: list) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.1)
 
 
-def make_trainer(seed: int = 0) -> tuple[Tied, Trainer]:
+def make_trainer(seed: int = 0, optimizer: Optimizer = adam) -> tuple[Tied, Trainer]:
     torch.manual_seed(seed)
     model = Tied()
     captured = dp.capture(model, (6,))
     stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout((0,), BATCH))
-    return model, Trainer(captured, [stage], SingleRank(), Training(optimizer=adam))
+    return model, Trainer(captured, [stage], SingleRank(), Training(optimizer=optimizer))
 
 
 def batch(samples: range) -> tuple[torch.Tensor, ...]:
@@ -120,6 +123,18 @@ def test_a_checkpoint_of_an_earlier_version_still_loads(trained: tuple[Tied, Pat
     _, other = make_trainer(seed=1)
     load(other, old)
     assert all(torch.equal(other.state[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("fused", [True, None])
+def test_how_an_optimizer_computes_is_not_taken_from_a_checkpoint(fused: bool | None, tmp_path: Path) -> None:
+    """A GPU may fuse its kernels where a CPU does not; the learning rate is the checkpoint's."""
+    _, first = make_trainer(optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.2, fused=not fused))
+    first.iterate([batch])
+    _, other = make_trainer(optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=fused))
+    load(other, write(first, tmp_path))
+    (group,) = other.update.optimizer.param_groups
+    assert (group["fused"], group["lr"]) == (fused, 0.2)
+    other.iterate([batch])
 
 
 # -- damage -------------------------------------------------------------------------------------------

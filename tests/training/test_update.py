@@ -124,7 +124,7 @@ class SkippingSgd(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
+        super().__init__(parameters, {"fused": True})
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
