@@ -54,20 +54,17 @@ class CollocatedRank:
             # What the rank draws must not depend on the job beside it.
             with self._rank.device.own_random_numbers(), self._memory.held():
                 training = BackgroundTraining(job_setup, self._rank.device, self._rank.torch_device, paced=True)
-                self._background = InProcessBackground(training, self._rank.device, self._read_foreground)
+                background = InProcessBackground(training, self._rank.device, self._read_foreground)
         except Exception as error:
             failure = describe_failure(error, "its start")
             # Its model lies in memory of the rank's stream, and its own stream may still use that.
             self._rank.device.synchronize()
-        if self._background is None:
-            gc.collect()  # captured models refer to themselves
-            return {"why": failure["text"], "refused": failure["kind"] == "refusal"}
-        return {
-            "priority": self._background.priority,
+        else:
+            self._background = background
             # The end of a phase waits for pieces in flight only.
-            "step": 0.0,
-            **self._background.training.progress(message.get("clock", 0.0)),
-        }
+            return {"priority": background.priority, "step": 0.0, **training.progress(message.get("clock", 0.0))}
+        gc.collect()  # captured models refer to themselves
+        return {"why": failure["text"], "refused": failure["kind"] == "refusal"}
 
     def begin(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Lets the job train."""

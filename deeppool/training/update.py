@@ -181,7 +181,9 @@ class Update:
             norm = total.sqrt() / self._scale.factor
             multiplier = multiplier * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         if gradients := _gradients(self.parameters):
-            torch._foreach_mul_(gradients, torch.where(finite, multiplier, 1.0).to(gradients[0].dtype))
+            # A GPU multiplies many tensors in one kernel if the number has their type; 16 bits would round it.
+            precise = torch.promote_types(gradients[0].dtype, torch.float32)
+            torch._foreach_mul_(gradients, torch.where(finite, multiplier, 1.0).to(precise))
         return finite
 
     def _square_of_norm(self) -> torch.Tensor:

@@ -168,7 +168,7 @@ def test_waves_are_measured_beside_one_of_twice_the_batch(script):
         assert times == sorted(times)
 
 
-@pytest.mark.parametrize("device", ["emulated:h200", "emulated"])
+@pytest.mark.parametrize("device", ["emulated:h200", pytest.param("emulated", marks=pytest.mark.stress)])
 def test_in_random_pairs_a_background_that_does_not_fit_is_refused_and_no_foreground_fails(script, device):
     summary = json.loads((script("--device", device, "--quick", "--parts", "memory") / "summary.json").read_text())
     pairs = summary["memory"]["pairs"]
