@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Compiling all that is installed takes as long as the rest of the installation, and most of it is never imported.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # For two cores: many tests wait for other processes.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
