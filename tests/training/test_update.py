@@ -19,6 +19,13 @@ META = torch.device("meta")
 fetch = CpuDevice().fetch
 
 
+def update_of(parameters: list[nn.Parameter], rule: Training, device: Device, *, scaled: bool) -> Update:
+    """The update of one process."""
+    named = [(str(number), parameter) for number, parameter in enumerate(parameters)]
+    place = device.torch_device()
+    return Update(named, rule, place, device.fetch, counted=parameters, total=lambda tensor: None, scaled=scaled)
+
+
 def test_a_rank_without_parameters_adds_to_the_norm_on_the_device_of_the_others() -> None:
     devices: list[torch.device] = []
     rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1), clip_norm=1.0)
@@ -42,10 +49,7 @@ def test_an_update_in_parts_is_the_update_of_all_at_once(clip_norm: float | None
     trained = []
     for orders in ([None, None, None], [[2, 0, 1], [0, 1, 2], [1, 2, 0]]):
         parameters = [nn.Parameter(torch.ones(4, device=place)) for _ in range(3)]
-        named = [(str(number), parameter) for number, parameter in enumerate(parameters)]
-        update = Update(
-            named, rule, place, find_device(device).fetch, counted=parameters, total=lambda tensor: None, scaled=False
-        )
+        update = update_of(parameters, rule, find_device(device), scaled=False)
         for given, order in zip(gradients, orders, strict=True):
             for parameter, gradient in zip(parameters, given, strict=True):
                 parameter.grad = gradient.clone()
@@ -92,15 +96,7 @@ def test_updates_that_overflow_are_skipped_as_by_torchs_scaler(
         schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
         clip_norm=clip_norm,
     )
-    update = Update(
-        [("weight", parameter)],
-        rule,
-        found.torch_device(),
-        found.fetch,
-        counted=[parameter],
-        total=lambda tensor: None,
-        scaled=True,
-    )
+    update = update_of([parameter], rule, found, scaled=True)
     scales = []
     for number, gradient in enumerate(gradients):
         scales.append(update.scale.factor)
@@ -137,15 +133,7 @@ def host_waits(device: Device, rule: Training, *, scaled: bool) -> bool:
     """Whether the host waits in the second update for gradients that the device still computes."""
     place = device.torch_device()
     parameter = nn.Parameter(torch.ones(4, device=place))
-    update = Update(
-        [("weight", parameter)],
-        rule,
-        place,
-        device.fetch,
-        counted=[parameter],
-        total=lambda tensor: None,
-        scaled=scaled,
-    )
+    update = update_of([parameter], rule, device, scaled=scaled)
     wide = torch.empty(2**14, 2**14, device=place)
     for _ in range(2):
         device.synchronize()
