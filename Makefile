@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Compiling all that is installed takes as long as the rest of the installation, and most of it is never imported.
+# Compiling all that is installed takes nearly as long as the rest of the installation, and most is never imported.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # For two cores: many tests wait for other processes.

@@ -1,13 +1,13 @@
 """Random pairs of two trainings that may not both fit into a device's memory: which of them has to do without.
 
-The foreground is there first. A background is then made in the memory that is left, of a size drawn at random: it must
-either be refused, or run beside the foreground, which must never be short of memory.
+The foreground is there first. A background is then made in a number of bytes drawn at random beside what the foreground
+holds: it must either be refused, or run beside the foreground, which must never be short of memory.
 """
 
 import gc
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class Setting:
     seed: int = 0
 
 
-QUICK = replace(Setting(), foregrounds=2, backgrounds=4, models=(TINY,), batches=(4096,), precision="fp32", left=2e7)
+QUICK = Setting(2, 4, models=(TINY,), batches=(4096,), precision="fp32", left=2e7)
 
 
 def measure(setting: Setting, device: Device, may_start: Callable[[], bool]) -> Iterator[dict[str, Any]]:

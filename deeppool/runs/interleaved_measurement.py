@@ -100,7 +100,7 @@ class InterleavedMeasurement:
         """Measures nothing yet.
 
         Args:
-            processes: ranks, and background and spinners where there is a background job, which starts here.
+            processes: ranks, and background and spinners where there is a background job, ready or not.
             sharing: mechanisms by which the background shares devices with the ranks.
             publisher: publishes every iteration as a sample.
             run_control: source of new bounds.
@@ -115,7 +115,7 @@ class InterleavedMeasurement:
         self.results = RunResults([BoundResults(None if sharing is None else sharing.max_slowdown, 0.0)])
 
     def measure(self, seconds: float | None, steps: int | None) -> RunResults:
-        """Warms up, starts the background, runs the rounds and returns their results.
+        """Warms up, waits for the background, runs the rounds and returns their results.
 
         Raises:
             RunError: the background cannot start.
@@ -123,7 +123,7 @@ class InterleavedMeasurement:
         self._report("warming up", self._progress)
         # By itself: an emulated rank that is late at first would not wait in the next ones.
         self._train(1)
-        # What two iterations have in memory is left out of the background's.
+        # After two, ranks on GPUs hold the memory that they need, and a background may have the rest.
         self._train(1)
         if self._background is not None:
             self._report(f"waiting for the first step of {self._background.job.name} in the background", self._progress)

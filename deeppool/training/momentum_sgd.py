@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from deeppool.device.kinds import kind_of_type
+
 
 def momentum_sgd(
     parameters: Sequence[tuple[str, torch.nn.Parameter]], learning_rate: float, momentum: float
@@ -16,5 +18,5 @@ def momentum_sgd(
         learning_rate: learning rate.
         momentum: momentum.
     """
-    fused: Any = all(parameter.is_cuda for _, parameter in parameters) or None
+    fused: Any = all(kind_of_type(parameter.device.type).on_gpus for _, parameter in parameters) or None
     return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, fused=fused)

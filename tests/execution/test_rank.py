@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -225,6 +226,30 @@ def test_a_background_gets_none_of_the_memory_that_an_iteration_frees(
         train()
     memory.empty_cache()
     assert memory.reserved <= alone
+
+
+def test_the_memory_of_a_refused_background_is_kept_until_its_stream_has_ended(
+    emulated_rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, held = emulated_rank, list[bool]()
+    made: list[weakref.ref[Any]] = []
+
+    def fail(training: Any, *_: Any) -> None:
+        made.append(weakref.ref(training))
+        raise RuntimeError("no further")
+
+    synchronize = rank.device.synchronize
+
+    def note() -> None:
+        synchronize()
+        held.extend(each() is not None for each in made)
+
+    monkeypatch.setattr(collocated_rank, "InProcessBackground", fail)
+    monkeypatch.setattr(rank, "setup", {**rank.setup, "sharing": {}})
+    monkeypatch.setattr(rank.device, "synchronize", note)
+    assert "no further" in CollocatedRank(rank).start_background({"job": JOB, "batch": BATCH}, SILENT)["why"]
+    assert held == [True]
+    assert made[0]() is None
 
 
 def test_a_checkpoint_holds_the_devices_random_numbers(emulated_rank: Rank, tmp_path: Path) -> None:

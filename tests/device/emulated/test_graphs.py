@@ -40,6 +40,30 @@ def test_a_capture_computes_nothing(kind: str) -> None:
     assert len(runs) == warm_ups + 1
 
 
+def test_free_memory_is_given_back_where_it_is_short_but_not_that_of_graphs(kind: str) -> None:
+    device = find_device(kind)
+    place, size = device.torch_device(), 3 * 2**20
+    kept = torch.zeros(1, device=place)
+
+    def work() -> None:
+        kept.add_(torch.ones(size, dtype=torch.uint8, device=place).sum())
+
+    (replay,) = device.repeatable(work)
+    freed = torch.zeros(2 * size, dtype=torch.uint8, device=place)
+    reserved = device.reserved_memory()
+    del freed
+    device.limit_memory(reserved)
+    try:
+        # Two blocks of another size, in place of the one that is free.
+        blocks = [torch.zeros(size, dtype=torch.uint8, device=place) for _ in range(2)]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(size, dtype=torch.uint8, device=place)
+    finally:
+        device.limit_memory(None)
+    replay()
+    assert len(blocks) == 2
+
+
 def test_graphs_of_one_call_share_memory(kind: str) -> None:
     """What one frees is overwritten when another runs, as CUDA's pool does it."""
     device = find_device(kind)
