@@ -10,7 +10,7 @@ Writes small JSON files: ``summary.json`` (environment, and per part what was me
 Starts no measurement after ``--minutes``; what was left out is named in the summary. Nothing here is a result until it
 ran on a GPU: ``--device cpu --quick`` only tries the script. ``--device emulated`` runs all of it on any machine, with
 launches, streams, graphs and priorities as on a GPU; its numbers are emulated, and say nothing about a GPU's speed.
-``--device emulated:h200`` takes times and multiprocessors from a data sheet; but ``launches`` and ``ranks``.
+``--device emulated:h200`` takes times and multiprocessors from a data sheet, in all parts but `launches` and `ranks`.
 """
 
 import argparse
