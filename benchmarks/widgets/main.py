@@ -2,7 +2,8 @@
 
 The explorer's sliders at 1,024 GPUs and the timeline's window, in the kernel alone and in a real JupyterLab in a
 headless Chromium: from the key press to the page's next frame after plotly has drawn. And each notebook as it comes,
-in a fresh kernel: from the command to the first widget.
+in a fresh kernel: from the command to the first widget. And five figures in a page that has just been opened, as
+plotly's own widget and as deeppool's: from the command to the last figure, and what that takes.
 
     python benchmarks/widgets/main.py
     python benchmarks/widgets/main.py --models "Inception-v3" "GPT of 1,155 layers"
@@ -51,6 +52,14 @@ def timelines_of(model: str) -> str:
     return f"dp.widgets.TimelineView(*{plans})"
 
 
+DATA = "go.Figure(go.Scatter(x=[0, 1], y=[number, 1]))"
+FIGURES = {
+    "plotly's own widget": f"go.FigureWidget({DATA})",
+    "deeppool's, which share plotly's library": f"dp.widgets.LiveFigure({DATA})",
+}
+NUMBER = 5
+DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.querySelector('svg.main-svg')).length"
+
 FORGET = "[explorer._plans._cache.pop(kind, None) for kind in ('plan', 'first plan')]"
 """Makes all limits new, as they are in an explorer that has just been opened; frontiers stay known."""
 
@@ -90,6 +99,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=PROFILES, default=list(PROFILES)[:1], metavar="MODEL")
     parser.add_argument("--no-browser", action="store_true", help="the kernel alone")
     parser.add_argument("--run-all", action="store_true", help="the notebooks instead of the sliders")
+    parser.add_argument("--figures", action="store_true", help="five figures instead of the sliders")
     arguments = parser.parse_args()
     print(dp.environment(), end="\n\n")
     if arguments.run_all:
@@ -98,6 +108,15 @@ def main() -> None:
             for path in sorted(NOTEBOOKS.glob("*.ipynb")):
                 times = [first_widget(lab, path) for _ in range(arguments.repeats)]
                 print(row(path.stem, times), flush=True)
+        return
+    if arguments.figures:
+        print("| five figures, from Run All to the last one | median | spread | to the page | memory of the page |")
+        print("|---|---|---|---|---|")
+        with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as lab:
+            found = [{name: last_figure(lab, name) for name in FIGURES} for _ in range(arguments.repeats)]
+            for name in FIGURES:
+                times, *rest = zip(*(each[name] for each in found), strict=True)
+                print(f"{row(name, times)} {' | '.join(f'{statistics.median(one):.0f} MB' for one in rest)} |")
         return
     print("| from the slider to the figure | median | spread |\n|---|---|---|")
     for model in arguments.models:
@@ -148,6 +167,23 @@ def first_widget(lab: Lab, path: Path) -> float:
     notebook.hide()
     lab.server.end_kernels("")
     return took
+
+
+def last_figure(lab: Lab, name: str) -> tuple[float, float, float]:
+    """Milliseconds from Run All until five figures are drawn, megabytes that came until then, and the page's memory."""
+    notebook = lab.open(["import ipywidgets, plotly.graph_objects as go\nimport deeppool as dp"])
+    arrived: list[int] = []
+    session = lab.browser.new_cdp_session(notebook.page)
+    session.send("Network.enable")
+    session.on("Network.webSocketFrameReceived", lambda frame: arrived.append(len(frame["response"]["payloadData"])))
+    notebook.replace_cells([f"ipywidgets.VBox([{FIGURES[name]} for number in range({NUMBER})])"])
+    started = time.perf_counter()
+    notebook.run_all()
+    notebook.until(lambda: notebook.page.evaluate(DRAWN) == NUMBER)
+    took = 1e3 * (time.perf_counter() - started)
+    memory = notebook.page.evaluate("performance.memory.usedJSHeapSize")
+    lab.end()
+    return took, sum(arrived) / 1e6, memory / 1e6
 
 
 def windows(longest: float) -> list[tuple[float, float]]:

@@ -13,6 +13,7 @@ widgets.RunBrowser(folder)               past runs and plans: show one, compare 
 widgets.RunPanel(run)                    progress of a live run, with a cancel button
 widgets.RunsPanel()                      all your runs on this machine, each with a stop button
 widgets.TelemetryPanel()                 current utilisation of cores and GPUs
+widgets.Panel([…, widgets.LiveFigure()]) base class of these, and a figure that follows the page, for panels of your own
 
 amplification_explorer, collocation_panel, mode_comparison_panel, model_picker, order_panel, profile_panel, run_browser,
 run_panel, runs_panel, technique_panel, telemetry_panel, timeline_view, transfer_panel: the widgets above, and
@@ -25,7 +26,7 @@ plan_controls    sliders of an explorer, and buttons to values with which there 
 plan_comparison  a plan among all efficient plans, or among ways to share the cluster
 layer_reasons    why a layer of a plan has its number of GPUs
 layer_figure     the layers of a plan as bars or on the graph of its model
-live_figure      in-place updates of a displayed figure
+live_figure      a displayed figure that is updated in place; plotly_library: its JavaScript, once for all figures
 page             theme, keys and unanswered clicks in the browser
 controls         labelled sliders and drop-down lists
 markup           HTML paragraphs and lists
@@ -38,6 +39,7 @@ latest_task      a background thread that runs only the newest task
 
 from deeppool.widgets.amplification_explorer import AmplificationExplorer
 from deeppool.widgets.collocation_panel import CollocationPanel
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.mode_comparison_panel import ModeComparisonPanel
 from deeppool.widgets.model_picker import ModelPicker
 from deeppool.widgets.order_panel import OrderPanel
@@ -54,6 +56,7 @@ from deeppool.widgets.transfer_panel import TransferPanel
 __all__ = [
     "AmplificationExplorer",
     "CollocationPanel",
+    "LiveFigure",
     "ModeComparisonPanel",
     "ModelPicker",
     "OrderPanel",

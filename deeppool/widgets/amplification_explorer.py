@@ -28,7 +28,6 @@ from deeppool.widgets.exploration import PlanCache, PlanQuery
 from deeppool.widgets.latest_task import LatestTask
 from deeppool.widgets.layer_figure import LayerFigure
 from deeppool.widgets.layer_reasons import LayerReasons
-from deeppool.widgets.live_figure import fade_figure
 from deeppool.widgets.markup import status_text
 from deeppool.widgets.panel import Panel, alert
 from deeppool.widgets.plan_comparison import PlanComparison
@@ -274,7 +273,7 @@ class AmplificationExplorer(Panel):
         """Shows that nothing below the controls belongs to their values."""
         self.summary.layout.visibility = "hidden"
         self.compared.fade()
-        fade_figure(self.layers)
+        self.layers.fade()
         self.reasons.fade()
 
     def _update_file_name(self, plan: Plan) -> None:

@@ -28,7 +28,7 @@ from deeppool.runs.launch import launch
 from deeppool.telemetry import Sampler
 from deeppool.widgets.code_box import CodeBox
 from deeppool.widgets.collocation_settings import CollocationSettings
-from deeppool.widgets.live_figure import update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS
 from deeppool.widgets.telemetry_panel import TelemetryPanel
@@ -88,7 +88,7 @@ class CollocationPanel(Panel):
         self.bar = ipywidgets.FloatProgress(max=1.0)
         self.status = ipywidgets.HTML(EMPTY)
         self.jobs = ipywidgets.HTML()
-        self.figure = go.FigureWidget(figures.live([]))
+        self.figure = LiveFigure(figures.live([]))
         self._live = ipywidgets.VBox([self.figure])
         self._live.layout.display = "none"
         self._finished_run: RunHandle[RunRecord] | None = None
@@ -173,7 +173,7 @@ class CollocationPanel(Panel):
 
     def _draw(self) -> None:
         samples = () if self.run is None else self.run.samples
-        update_figure(self.figure, figures.live(samples, dark=self.dark))
+        self.figure.draw(figures.live(samples, dark=self.dark))
         self.jobs.value = describe_jobs(samples[-1].background) if samples else ""
 
     def _finish(self, run: RunHandle[RunRecord]) -> None:

@@ -11,6 +11,7 @@ import traitlets
 
 from deeppool.errors import RunError
 from deeppool.runs.handle import RunHandle
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS
 from deeppool.widgets.ticker import follow
@@ -106,7 +107,7 @@ class ComparisonPanel(Panel, Generic[Record]):
     def _draw(self) -> None:
         with self._drawing:
             if self.record is not None:
-                self.show(*self._controls, *map(go.FigureWidget, self.figures(self.record)))
+                self.show(*self._controls, *map(LiveFigure, self.figures(self.record)))
 
     def _follow(self, run: RunHandle[Any]) -> None:
         """Shows the progress of the run, in its thread."""

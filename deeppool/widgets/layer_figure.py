@@ -11,7 +11,7 @@ from deeppool import figures
 from deeppool.figures.module_groups import part_of_module
 from deeppool.planning.plan import Plan
 from deeppool.widgets.controls import LABEL
-from deeppool.widgets.live_figure import update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 
 VIEWS = {"bars": "bars", "graph, by GPUs": "gpus", "graph, by amplification": "amplification"}
@@ -30,7 +30,7 @@ class LayerFigure(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no t
         )
         self.path = ipywidgets.HBox(layout={"flex_flow": "row wrap"})
         """Buttons of the modules that lead to the displayed part; empty while all layers are displayed."""
-        self.figure = go.FigureWidget(figures.layers(plan))
+        self.figure = LiveFigure(figures.layers(plan))
         self._plan, self._selected, self._dark = plan, "", False
         self._parts: list[range] = []
         self._drawing = threading.RLock()
@@ -60,7 +60,7 @@ class LayerFigure(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no t
     def _redraw(self) -> None:
         with self._drawing:
             self._update_path()
-            update_figure(self.figure, self._figure())
+            self.figure.draw(self._figure())
             # Again, since a redraw with other types of traces replaces them.
             self._panel.on_point_click(self.figure, self._on_click)
 

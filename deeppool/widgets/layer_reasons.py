@@ -3,14 +3,13 @@
 import threading
 
 import ipywidgets
-import plotly.graph_objects as go
 
 from deeppool import figures
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.alternatives import PlanAlternatives, alternatives_of
 from deeppool.widgets.controls import LABEL
 from deeppool.widgets.latest_task import LatestTask
-from deeppool.widgets.live_figure import fade_figure, prepare_figure, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 
 
@@ -27,8 +26,7 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
             style=LABEL,
             layout=ipywidgets.Layout(width="36em", max_width="calc(100% - 4px)"),
         )
-        self.figure = go.FigureWidget()
-        prepare_figure(self.figure)
+        self.figure = LiveFigure()
         # Filled when a layer is selected: plotly cannot determine its width while it is hidden.
         self.shown = ipywidgets.VBox()
         self._task, self._drawing = LatestTask(), threading.RLock()
@@ -53,7 +51,7 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
 
     def fade(self) -> None:
         """Shows that the figure belongs to other values."""
-        fade_figure(self.figure)
+        self.figure.fade()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the costs are final; False after ``timeout`` seconds."""
@@ -62,7 +60,7 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
     def _on_ready(self, found: PlanAlternatives) -> None:
         with self._drawing:
             if [layer.name for layer in found.layers] == [self._selected]:
-                update_figure(self.figure, figures.alternatives(found, dark=self._dark))
+                self.figure.draw(figures.alternatives(found, dark=self._dark))
                 self.shown.children = (self.figure,)
 
     def _on_failure(self, error: Exception) -> None:

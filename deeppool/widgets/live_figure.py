@@ -1,21 +1,29 @@
-"""In-place updates of a displayed figure that follows the page's width and survives a page reload.
+"""A displayed figure that is updated in place, follows the page's width and survives a page reload.
+
+By default plotly's figure is 700 pixels wide, and a page that is reloaded while the kernel runs gets the figure as
+it was constructed, followed by updates of traces that the page does not have. Its toolbar also has a button
+that uploads the figure to a cloud, which is removed. And plotly sends its library with each figure, which then takes so
+long to start on a slow machine that anywidget gives it up; here all figures share one (see ``plotly_library``).
 
 JupyterLab handles messages of a page in the kernel's main thread and in a subshell thread at the same time. While one
 thread handles a message for a figure, traitlets keeps only the last value that another one sets, and plotly sets and
 resets the traits that carry its commands to the page: updates would be lost. Drawing and message handling therefore
-both take the figure's :func:`figure_lock`.
+both take the figure's :attr:`LiveFigure.turn`.
 """
 
-import functools
 import threading
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
+import traitlets
 from plotly.basedatatypes import BasePlotlyType
 
 from deeppool.figures.page_width import page_layout
+from deeppool.widgets.plotly_library import PlotlyLibrary
 
 OF_THE_PAGE = frozenset({"uid", "type", "autosize"})
 """Properties that a page sets; without ``autosize`` a figure would not follow the width of its panel."""
@@ -24,88 +32,90 @@ FADED = 0.25
 """Opacity of what belongs to earlier values of the controls."""
 
 
-def update_figure(shown: go.FigureWidget, figure: go.Figure) -> None:
-    """Makes a displayed figure equal to another one with one message to the page.
+class LiveFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
+    """A figure of a panel."""
 
-    If the trace types and their order are the same, only the differences are sent.
-    """
-    with figure_lock(shown):
-        width = shown.__dict__.get("_page_width")
-        if width is not None:
-            figure.update_layout(page_layout(figure, width) or {})
-        same = [trace.type for trace in shown.data] == [trace.type for trace in figure.data]
-        with shown.batch_update():
-            if same:
-                for old, new in zip(shown.data, figure.data, strict=True):
-                    _overwrite(old, new)
-            _overwrite(shown.layout, figure.layout)
-        if not same:
-            shown.data = []
-            shown.add_traces(figure.data)
+    _esm = Path(__file__).parent / "live_figure.js"
 
+    data: Any
+    _config: Any
 
-def update_trace(shown: go.FigureWidget, trace: BasePlotlyType) -> None:
-    """Replaces the trace of a displayed figure that has the same name."""
-    with figure_lock(shown), shown.batch_update():
-        (old,) = (one for one in shown.data if one.name == trace.name)
-        _overwrite(old, trace)
+    _library: Any = traitlets.Instance(PlotlyLibrary).tag(sync=True, **ipywidgets.widget_serialization)
 
+    @traitlets.default("_library")
+    def _share_library(self) -> PlotlyLibrary:
+        return PlotlyLibrary.of_this_kernel()
 
-def fade_figure(shown: go.FigureWidget) -> None:
-    """Shows that a figure belongs to earlier values; an update of the whole figure ends that."""
-    with figure_lock(shown), shown.batch_update():
-        for trace in shown.data:
-            trace.opacity = FADED
+    def __init__(self, figure: go.Figure | None = None) -> None:
+        """Shows what a figure shows; None: nothing yet."""
+        self._turn = threading.RLock()
+        self._page_width: int | None = None
+        super().__init__(figure)
+        self._config = {**self._config, "responsive": True, "showSendToCloud": False}
 
+    @property
+    def turn(self) -> threading.RLock:
+        """Lock that drawing and message handling share."""
+        return self._turn
 
-def fit_figure(shown: go.FigureWidget, width: int) -> None:
-    """Fits the texts of a displayed figure, now and whenever it is updated, to the width of its panel in pixels."""
-    with figure_lock(shown):
-        shown.__dict__["_page_width"] = width
-        fitted = page_layout(shown, width)
-        if fitted is not None:
-            with shown.batch_update():
-                shown.update_layout(fitted)
+    def draw(self, figure: go.Figure) -> None:
+        """Makes the figure equal to another one with one message to the page.
 
+        If the trace types and their order are the same, only the differences are sent.
+        """
+        with self.turn:
+            if self._page_width is not None:
+                figure.update_layout(page_layout(figure, self._page_width) or {})
+            same = [trace.type for trace in self.data] == [trace.type for trace in figure.data]
+            with self.batch_update():
+                if same:
+                    for old, new in zip(self.data, figure.data, strict=True):
+                        _overwrite(old, new)
+                _overwrite(self.layout, figure.layout)
+            if not same:
+                self.data = []
+                self.add_traces(figure.data)
 
-def figure_lock(shown: go.FigureWidget) -> threading.RLock:
-    """Returns the lock of a figure, which drawing and message handling share."""
-    lock: threading.RLock = shown.__dict__.setdefault("_turn", threading.RLock())
-    return lock
+    def draw_trace(self, trace: BasePlotlyType) -> None:
+        """Replaces the trace that has the same name."""
+        with self.turn, self.batch_update():
+            (old,) = (one for one in self.data if one.name == trace.name)
+            _overwrite(old, trace)
 
+    def fade(self) -> None:
+        """Shows that the figure belongs to earlier values; :meth:`draw` ends that."""
+        with self.turn, self.batch_update():
+            for trace in self.data:
+                trace.opacity = FADED
 
-def prepare_figure(shown: go.FigureWidget) -> None:
-    """Makes a figure responsive, complete on a reloaded page, and safe to update from several threads.
+    def fit(self, width: int) -> None:
+        """Fits the texts, now and whenever it is drawn, to the width of its panel in pixels."""
+        with self.turn:
+            self._page_width = width
+            fitted = page_layout(self, width)
+            if fitted is not None:
+                with self.batch_update():
+                    self.update_layout(fitted)
 
-    By default plotly's figure is 700 pixels wide, and a page that is reloaded while the kernel runs gets the figure as
-    it was constructed, followed by updates of traces that the page does not have. Its toolbar also has a button
-    that uploads the figure to a cloud, which is removed.
-    """
-    shown._config = {**shown._config, "responsive": True, "showSendToCloud": False}
-    if not isinstance(shown.get_state, functools.partial):
-        shown.get_state = functools.partial(_get_state, shown, shown.get_state)
-        shown.set_state = functools.partial(_set_state, shown, shown.set_state)
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
+        """Returns what a page is told; a new page requests the whole state, with no key."""
+        with self.turn:
+            # The first page is told before there is anything to show.
+            if key is None and hasattr(self, "_layout_obj"):
+                # As FigureWidget._repr_mimebundle_ does where a figure is shown by itself.
+                self._widget_layout = deepcopy(self._layout_obj._props)
+                self._widget_data = deepcopy(self._data)
+            return super().get_state(key, drop_defaults)
 
+    def set_state(self, sync_data: Any) -> None:
+        """Handles an update from the page.
 
-def _get_state(shown: go.FigureWidget, get_state: Any, key: Any = None, drop_defaults: bool = False) -> Any:
-    """Wraps :meth:`ipywidgets.Widget.get_state`; a new page requests the whole state, with no key."""
-    with figure_lock(shown):
-        if key is None:
-            # As FigureWidget._repr_mimebundle_ does where a figure is shown by itself.
-            shown._widget_layout = deepcopy(shown._layout_obj._props)
-            shown._widget_data = deepcopy(shown._data)
-        return get_state(key, drop_defaults)
-
-
-def _set_state(shown: go.FigureWidget, set_state: Any, update: Any) -> None:
-    """Wraps :meth:`ipywidgets.Widget.set_state`, which handles an update from the page.
-
-    What the page's traces hold after an update is ignored. Plotly would use it for defaults that nobody reads here, but
-    a page that is behind reports the data of an earlier update, and plotly replaces the figure's data by it, or raises
-    a ValueError for an array.
-    """
-    with figure_lock(shown):
-        set_state({name: value for name, value in update.items() if name != "_js2py_traceDeltas"})
+        What the page's traces hold after an update is ignored. Plotly would use it for defaults that nobody reads here,
+        but a page that is behind reports the data of an earlier update, and plotly replaces the figure's data by it, or
+        raises a ValueError for an array.
+        """
+        with self.turn:
+            super().set_state({name: value for name, value in sync_data.items() if name != "_js2py_traceDeltas"})
 
 
 def _overwrite(old: BasePlotlyType, new: BasePlotlyType) -> None:

@@ -17,7 +17,7 @@ from deeppool.runs.handle import RunHandle, start
 from deeppool.runs.mode_comparison.compare import COMPARED, compare_modes
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
 from deeppool.widgets.controls import choice, grid, steps
-from deeppool.widgets.live_figure import update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_row import RunRow
 
@@ -62,7 +62,7 @@ class ModeComparisonPanel(Panel):
         self.updates = steps("updates", _options(_UPDATES, updates), updates)
         self.row: RunRow[ModeComparison] = RunRow("Train", self._start, self._finish, self._on_end)
         self.status = ipywidgets.HTML(EMPTY)
-        self.figure = go.FigureWidget(figures.loss_over_time([]))
+        self.figure = LiveFigure(figures.loss_over_time([]))
         self._points: dict[Mode, list[ModePoint]] = {}
         self._drawing, self._next_draw = threading.RLock(), 0.0
         controls = grid(self.task, self.imbalance, self.ranks, self.delay, self.updates)
@@ -121,7 +121,7 @@ class ModeComparisonPanel(Panel):
 
     def _draw(self) -> None:
         with self._drawing:
-            update_figure(self.figure, self.static())
+            self.figure.draw(self.static())
 
 
 def _options(values: tuple[float, ...], initial: float) -> dict[str, float]:

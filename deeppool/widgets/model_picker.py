@@ -17,7 +17,7 @@ from deeppool.graph.models.workloads import FAMILIES, find_workload, similar_nam
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
-from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.markup import bullet_list, paragraph
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_row import RunRow, side_by_side
@@ -71,8 +71,7 @@ class ModelPicker(Panel):
         self._captured: CapturedModel | None = None
         self._drawing = threading.RLock()
         self._make_controls(granularity)
-        self.figure = go.FigureWidget()
-        prepare_figure(self.figure)
+        self.figure = LiveFigure()
         # Filled when there is something to draw: plotly cannot determine its width while it is hidden.
         self._frame = ipywidgets.VBox(layout={"max_height": "640px", "overflow": "auto"})
         self.status = ipywidgets.HTML(paragraph(EMPTY))
@@ -258,7 +257,7 @@ class ModelPicker(Panel):
                 return
             profile = self._matching_profile()
             colour: Quantity = self.colour.value if profile is not None or self.colour.value != "time" else "parameters"
-            update_figure(self.figure, figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
+            self.figure.draw(figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
             self.status.value = describe(coverage(self._captured), self._captured.graph.model, self._notes())
             self.colour.layout.display = None
             self._frame.children = [self.figure]

@@ -10,7 +10,7 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from deeppool.errors import DeeppoolError
-from deeppool.widgets.live_figure import fit_figure, prepare_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.page import Page
 
 Parameters = ParamSpec("Parameters")
@@ -37,8 +37,6 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             options: passed to the VBox.
         """
         self._page = Page()
-        for figure in _figures(contents):
-            prepare_figure(figure)
         self._page.observe(lambda _: self.guarded(self._fit)(), "width")
         self._error_box = ipywidgets.HTML()
         self._error_box.add_class("dp-problem")
@@ -50,17 +48,15 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def show(self, *contents: ipywidgets.Widget) -> None:
         """Replaces the contents."""
-        for figure in _figures(contents):
-            prepare_figure(figure)
         self.children = (*contents, self._error_box, self._page)
         self._fit()
 
     def _fit(self) -> None:
         """Fits the texts of all figures to the panel's width, also of those that are not displayed now."""
         if self._page.width:
-            kept = [value for value in vars(self).values() if isinstance(value, go.FigureWidget)]
+            kept = [value for value in vars(self).values() if isinstance(value, LiveFigure)]
             for figure in {id(each): each for each in [*_figures(self.children), *kept]}.values():
-                fit_figure(figure, self._page.width)
+                figure.fit(self._page.width)
 
     @property
     def dark(self) -> bool:
@@ -90,7 +86,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Copies a text to the clipboard of the page, which says whether it could."""
         self._page.copy(text)
 
-    def on_point_click(self, figure: go.FigureWidget, callback: Callable[[Any, int], object]) -> None:
+    def on_point_click(self, figure: LiveFigure, callback: Callable[[Any, int], object]) -> None:
         """Registers a guarded callback of a click on a point: its trace and its index. A redraw may drop it."""
 
         def handle(trace: Any, points: Any, _: object) -> None:
@@ -154,10 +150,10 @@ def alert(error: BaseException, what: str = "") -> str:
     return f'<div role="alert" style="color: var(--jp-error-color1, #b00)">{html.escape(message)}</div>'
 
 
-def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[go.FigureWidget]:
+def _figures(widgets: Sequence[ipywidgets.Widget]) -> Iterator[LiveFigure]:
     """Yields the figures among widgets and their descendants."""
     for widget in widgets:
-        if isinstance(widget, go.FigureWidget):
+        if isinstance(widget, LiveFigure):
             yield widget
         yield from _figures(getattr(widget, "children", ()))
 

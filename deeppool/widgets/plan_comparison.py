@@ -18,7 +18,7 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.widgets.controls import LABEL
 from deeppool.widgets.exploration import PlanCache, PlanQuery, View
 from deeppool.widgets.latest_task import LatestTask
-from deeppool.widgets.live_figure import fade_figure, update_figure, update_trace
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.markup import status_text
 from deeppool.widgets.panel import Panel
 
@@ -52,7 +52,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         self._failure: tuple[tuple[View, PlanQuery] | None, Exception | None] = (None, None)
         self._is_open = False
         # Whole when it is made: a page that is slow to begin with misses what is sent after that.
-        self.figure = go.FigureWidget(self._first_figure())
+        self.figure = LiveFigure(self._first_figure())
         self._is_open = True
         super().__init__([self.view, self.figure, self.status])
 
@@ -85,7 +85,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         """Shows that the figure belongs to other values."""
         with self._drawing:
             self._drawn = None
-            fade_figure(self.figure)
+            self.figure.fade()
 
     def cancel(self) -> None:
         """Ends what is computed in the background."""
@@ -119,9 +119,9 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
             shown = (self.view.value, self._query, self._dark)
             mark, draw = _FIGURES[self.view.value]
             if shown == self._drawn:
-                update_trace(self.figure, mark(cached, self._plan))
+                self.figure.draw_trace(mark(cached, self._plan))
             else:
-                update_figure(self.figure, draw(cached, plan=self._plan, dark=self._dark))
+                self.figure.draw(draw(cached, plan=self._plan, dark=self._dark))
             self.status.value, self._drawn = "", shown
 
     def _cached(self) -> Frontier | SharedCluster | None:

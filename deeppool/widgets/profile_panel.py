@@ -20,7 +20,7 @@ from deeppool.graph.shapes import Shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
-from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.markup import bullet_list, paragraph
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_row import RunRow, side_by_side
@@ -85,8 +85,7 @@ class ProfilePanel(Panel):
         self._profile: Profile | None = None
         self._drawing = threading.RLock()
         self._make_controls(device, batch_sizes, precision, output)
-        self.figure = go.FigureWidget()
-        prepare_figure(self.figure)
+        self.figure = LiveFigure()
         # Filled when there is something to draw: plotly cannot determine its width while it is hidden.
         self._results = ipywidgets.VBox()
         self.badge = ipywidgets.HTML(paragraph(EMPTY))
@@ -251,7 +250,7 @@ class ProfilePanel(Panel):
                 made = figures.graph(self._profile.graph, self._profile, batch=self.batch.value, dark=self.dark)
             else:
                 made = figures.batch_curves(self._profile, self.table.selected, dark=self.dark)
-            update_figure(self.figure, made)
+            self.figure.draw(made)
 
 
 def describe(profile: Profile) -> str:

@@ -17,7 +17,7 @@ from deeppool.planning.report.comparison import Comparison
 from deeppool.records.files import load
 from deeppool.records.record_index import Entry, record_index
 from deeppool.units import format_bytes
-from deeppool.widgets.live_figure import prepare_figure, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 
 ROWS = 8
@@ -54,7 +54,7 @@ class RunBrowser(Panel):
         self.files = ipywidgets.Select(description="File", rows=ROWS, style=LABEL, layout={"width": "98%"})
         self.other = ipywidgets.Dropdown(description="Compare with", style=LABEL, layout={"width": "98%"})
         self.status = ipywidgets.HTML()
-        self.figure = go.FigureWidget()
+        self.figure = LiveFigure()
         self._drawn = ipywidgets.VBox([self.figure])
         self.text = ipywidgets.HTML()
         top = ipywidgets.HBox([self.folder, self.scan])
@@ -150,11 +150,10 @@ class RunBrowser(Panel):
         if figure is None:
             return
         if self.figure.layout.title.text == figure.layout.title.text:
-            update_figure(self.figure, figure)
+            self.figure.draw(figure)
             return
         # Plotly on the page keeps a category axis: bars by name would leave their names on an axis of seconds.
-        old, self.figure = self.figure, go.FigureWidget(figure)
-        prepare_figure(self.figure)
+        old, self.figure = self.figure, LiveFigure(figure)
         self._drawn.children = (self.figure,)
         old.close()
 

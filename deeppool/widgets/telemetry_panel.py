@@ -11,6 +11,7 @@ from deeppool.figures import theme
 from deeppool.figures.telemetry import Lines, busy, memory
 from deeppool.telemetry import Sampler, Telemetry
 from deeppool.units import format_bytes
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 
 SHOWN = 240
@@ -27,7 +28,7 @@ class TelemetryPanel(Panel):
     def __init__(self, sampler: Sampler | None = None) -> None:
         """Starts following the sampler."""
         self.sampler = sampler or Sampler()
-        self.figure = go.FigureWidget(_axes(dark=False))
+        self.figure = LiveFigure(_axes(dark=False))
         self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop sampling")
         super().__init__([self.figure, self.status, self.stop])
         self._draw()
@@ -78,7 +79,7 @@ def describe(telemetry: Telemetry) -> str:
     return "<br>".join(rows)
 
 
-def _draw_lines(figure: go.FigureWidget, lines: Lines, times: Sequence[float], column: int) -> None:
+def _draw_lines(figure: LiveFigure, lines: Lines, times: Sequence[float], column: int) -> None:
     axis = "x" if column == 1 else f"x{column}"
     drawn = {trace.name: trace for trace in figure.data if trace.xaxis == axis}
     for name, values in lines.items():

@@ -18,7 +18,7 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, time_unit
 from deeppool.figures.timeline_rows import Source, TimelinePanel, panels_of
 from deeppool.widgets.controls import LABEL, choice, grid
-from deeppool.widgets.live_figure import figure_lock, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 
 ALL = -1
@@ -75,7 +75,7 @@ class TimelineView(Panel):
         self.save_status = ipywidgets.HTML()
         self._set_panels(panels_of(*sources))
         # Complete when constructed: a page that loads slowly misses later messages.
-        self.figure = go.FigureWidget(figures.timeline(*self._panels))
+        self.figure = LiveFigure(figures.timeline(*self._panels))
         super().__init__(
             [
                 grid(self.panel, self.axis, self.window),
@@ -104,7 +104,7 @@ class TimelineView(Panel):
             InvalidValueError: no source, or one of an unsupported type.
         """
         panels = panels_of(*sources)
-        with figure_lock(self.figure):
+        with self.figure.turn:
             self._set_panels(panels)
             self._draw()
 
@@ -178,7 +178,7 @@ class TimelineView(Panel):
         self.window.value = (self._unit.of(start), self._unit.of(end))
 
     def _on_zoom(self, _: object, range_: tuple[float, float] | None) -> None:
-        with figure_lock(self.figure):
+        with self.figure.turn:
             if not self._updating and range_ is not None:
                 self._set((self._unit.seconds * range_[0], self._unit.seconds * range_[1]))
 
@@ -188,7 +188,7 @@ class TimelineView(Panel):
         Raises:
             InvalidValueError: no displayed timeline has one, as of a run whose stages are several layers.
         """
-        with figure_lock(self.figure):
+        with self.figure.turn:
             if self.selected:
                 panel, span = _first_span(self._shown(), self.selected)
                 whole = panel.duration or 1.0 if self.axis.value else 1.0
@@ -214,7 +214,7 @@ class TimelineView(Panel):
         self._kinds.children = (ipywidgets.Label("show"), *self.kinds.values())
 
     def _change_axis(self, _: object) -> None:
-        with figure_lock(self.figure):
+        with self.figure.turn:
             self._updating = True
             try:
                 self._set_whole_window()
@@ -224,16 +224,16 @@ class TimelineView(Panel):
 
     def _redraw(self, _: object) -> None:
         # Checked under the lock: another thread may be drawing without this control's new value.
-        with figure_lock(self.figure):
+        with self.figure.turn:
             if not self._updating:
                 self._draw()
 
     def _draw(self) -> None:
-        with figure_lock(self.figure):
+        with self.figure.turn:
             # Our own drawing must not count as a zoom by mouse.
             self._updating = True
             try:
-                update_figure(self.figure, self.static())
+                self.figure.draw(self.static())
             finally:
                 self._updating = False
 

@@ -31,7 +31,7 @@ ARGUMENTS = (
 WIDTH, HEIGHT = 1366, 900
 """Pixels of a laptop's window; a cell's output is about 1,000 wide."""
 UNHURRIED = "const within = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = time => within(60 * time);"
-"""anywidget gives a widget up that takes two seconds to start, as plotly's five megabytes do on a busy machine."""
+"""anywidget gives a widget up that takes two seconds to start, as any does on a busy machine."""
 
 
 @contextmanager

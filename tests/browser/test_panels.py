@@ -46,13 +46,13 @@ def test_a_figure_follows_its_data_and_the_theme_of_the_page_until_a_key_stops_i
 CONTROLS = """
 import ipywidgets
 import plotly.graph_objects as go
-from deeppool.widgets.panel import Panel
+from deeppool.widgets import LiveFigure, Panel
 
 class Controls(Panel):
     def __init__(self):
         self.kind = ipywidgets.Dropdown(description="kind", options=["add", "double", "mix"])
         self.limit = ipywidgets.FloatSlider(description="limit", value=2.0, min=1.0, max=4.0, step=0.5)
-        self.figure = go.FigureWidget(go.Scatter(x=[0, 1], y=[0, 2.0], name="limit"))
+        self.figure = LiveFigure(go.Figure(go.Scatter(x=[0, 1], y=[0, 2.0], name="limit")))
         super().__init__([self.kind, ipywidgets.HBox([self.limit]), self.figure])
         self.limit.observe(self.guarded(self.draw), "value")
 

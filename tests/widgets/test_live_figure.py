@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import pytest
 
 from deeppool import figures
-from deeppool.widgets.live_figure import fit_figure, prepare_figure, update_figure
+from deeppool.widgets.live_figure import LiveFigure
 from tests.figures.records import two_layer_plan
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
@@ -27,35 +27,31 @@ def without_empty(found: dict) -> dict:
 
 @pytest.mark.parametrize(("before", "after"), [(BARS, LATER), (LATER, BARS), (BARS, LINES), (LINES, BARS)])
 def test_a_shown_figure_becomes_another_one(before: go.Figure, after: go.Figure) -> None:
-    shown = go.FigureWidget(before)
-    update_figure(shown, after)
+    shown = LiveFigure(before)
+    shown.draw(after)
     assert properties(shown) == properties(after)
 
 
 def test_only_what_differs_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, sent = go.FigureWidget(BARS), []
+    shown, sent = LiveFigure(BARS), []
     monkeypatch.setattr(shown, "_send_update_msg", lambda **message: sent.append(message))
-    update_figure(
-        shown, go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}})
-    )
+    shown.draw(go.Figure(go.Bar(x=[1, 2], y=[3, 7], marker={"color": ["red", "blue"]}), {"title": {"text": "bars"}}))
     (message,) = sent
     assert (list(message["restyle_data"]), message["relayout_data"]) == (["y"], {})
 
 
 def test_a_figure_of_ours_becomes_its_dark_self() -> None:
-    shown = go.FigureWidget(figures.layers(two_layer_plan()))
+    shown = LiveFigure(figures.layers(two_layer_plan()))
     dark = figures.layers(two_layer_plan(), dark=True)
-    update_figure(shown, dark)
+    shown.draw(dark)
     assert properties(shown)["layout"]["template"] == properties(dark)["layout"]["template"]
     assert properties(shown)["data"][0]["marker"] == properties(dark)["data"][0]["marker"]
 
 
 def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
-    shown = go.FigureWidget(BARS)
-    prepare_figure(shown)
-    prepare_figure(shown)
+    shown = LiveFigure(BARS)
     assert shown._config["showSendToCloud"] is False
-    update_figure(shown, LINES)
+    shown.draw(LINES)
     shown.data[0].y = [7]
     state = shown.get_state()
     assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
@@ -66,8 +62,7 @@ def test_a_page_that_is_opened_again_gets_the_figure_as_it_is_now() -> None:
 @pytest.mark.parametrize("stale", [[3.0, 9.0, 4.0], {"1": 9.0}], ids=["list", "typed array"])
 def test_what_a_page_still_held_of_a_trace_replaces_nothing(stale: object) -> None:
     """A page that draws several steps of a slider at once reports the values of an earlier one as its own."""
-    shown = go.FigureWidget(go.Scatter(x=np.array([1.0, 2.0]), y=np.array([3.0, 4.0])))
-    prepare_figure(shown)
+    shown = LiveFigure(go.Figure(go.Scatter(x=np.array([1.0, 2.0]), y=np.array([3.0, 4.0]))))
     shown.set_state(
         {"_js2py_traceDeltas": {"trace_deltas": [{"uid": shown.data[0].uid, "y": stale}], "trace_edit_id": 0}}
     )
@@ -80,11 +75,10 @@ def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_reports_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else traitlets would keep only that the order is over."""
-    shown, turn, ordered = go.FigureWidget(BARS), WatchedLock(), []
-    prepare_figure(shown)
+    shown, turn, ordered = LiveFigure(BARS), WatchedLock(), []
     monkeypatch.setitem(shown.__dict__, "_turn", turn)
     shown.observe(lambda change: ordered.append(change.new), "_py2js_addTraces")
-    interrupted = InterleavedCall(shown.set_trait, lambda: update_figure(shown, LINES), turn)
+    interrupted = InterleavedCall(shown.set_trait, lambda: shown.draw(LINES), turn)
     monkeypatch.setattr(shown, "set_trait", interrupted)
     shown.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
     interrupted.thread.join(TIMEOUT)
@@ -93,14 +87,30 @@ def test_a_figure_that_is_drawn_while_another_thread_hears_the_page_reports_the_
 
 def test_an_update_is_fitted_to_the_width_that_the_page_reported_and_else_left_as_it_is() -> None:
     wide = figures.timeline(two_layer_plan())
-    shown = go.FigureWidget()
-    update_figure(shown, figures.timeline(two_layer_plan()))
+    shown = LiveFigure()
+    shown.draw(figures.timeline(two_layer_plan()))
     assert shown.layout.annotations[0].text == wide.layout.annotations[0].text
-    fit_figure(shown, 360)
+    shown.fit(360)
     narrow = shown.layout.annotations[0].text
     assert narrow.count("<br>") > wide.layout.annotations[0].text.count("<br>")
-    update_figure(shown, figures.timeline(two_layer_plan()))
+    shown.draw(figures.timeline(two_layer_plan()))
     assert shown.layout.annotations[0].text == narrow
-    fit_figure(shown, 3000)
+    shown.fit(3000)
     assert shown.layout.annotations[0].text == wide.layout.annotations[0].text
     assert shown.layout.height == wide.layout.height
+
+
+def test_figures_share_plotlys_library_and_send_little_of_their_own() -> None:
+    first, second = LiveFigure(BARS), LiveFigure(LINES)
+    states = [figure.get_state() for figure in (first, second)]
+    assert states[0]["_library"] == states[1]["_library"]
+    assert all(len(state["_esm"]) < 10_000 for state in states)
+    assert bytes(first._library.source).decode() == str(go.FigureWidget._esm)
+
+
+def test_a_figure_after_all_widgets_were_closed_has_a_library() -> None:
+    before = LiveFigure(BARS)._library
+    before.close()
+    after = LiveFigure(BARS)._library
+    assert after is not before
+    assert after.comm is not None

@@ -1,0 +1,40 @@
+"""Figures of a page share one library, and miss nothing while it loads."""
+
+from tests.browser.lab import Lab
+
+HELD = """
+import plotly.graph_objects as go
+import deeppool as dp
+go.FigureWidget._esm = "await globalThis.opened;" + str(go.FigureWidget._esm)
+"""
+TWO = """
+figures = [dp.widgets.LiveFigure(go.Figure(go.Scatter(x=[0, 1], y=[0, 1]))) for _ in range(2)]
+dp.widgets.Panel(figures)
+"""
+GATE = """() => {
+    globalThis.opened = new Promise(open => globalThis.open = open);
+    // What anywidget does to a widget that takes two seconds to start, at a moment of the test's.
+    const giveUp = new AbortController();
+    AbortSignal.timeout = () => giveUp.signal;
+    globalThis.giveUp = () => giveUp.abort();
+}"""
+
+
+def test_what_the_kernel_draws_while_the_library_loads_is_drawn_when_it_has(lab: Lab) -> None:
+    notebook = lab.open(["import deeppool as dp"])
+    notebook.page.evaluate(GATE)
+    notebook.replace_cells([HELD, TWO])
+    notebook.run_all()
+    # The figures have started, and their library has not.
+    notebook.until(lambda: notebook.page.evaluate("Object.keys(globalThis.deeppoolPlotly ?? {}).length") == 1)
+    notebook.page.evaluate("giveUp()")
+    notebook.value("figures[0].draw(go.Figure(go.Scatter(x=[0, 1], y=[5, 6])))")
+    notebook.value("figures[1].draw(go.Figure([go.Bar(x=[0, 1], y=[7, 8]), go.Bar(x=[0, 1], y=[1, 2])]))")
+    panel = notebook.panel(".dp-panel")
+    assert panel.locator(".js-plotly-plot").count() == 0
+    notebook.page.evaluate("open()")
+    lines, bars = (notebook.figure(panel, index) for index in range(2))
+    assert [trace["y"] for trace in lines.traces] == [[5, 6]]
+    assert [trace["y"] for trace in bars.traces] == [[7, 8], [1, 2]]
+    notebook.value("figures[1].draw(go.Figure(go.Bar(x=[0, 1], y=[3, 4])))")
+    notebook.until(lambda: [trace["y"] for trace in notebook.figure(panel, 1).traces] == [[3, 4]])
