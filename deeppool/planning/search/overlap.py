@@ -40,6 +40,7 @@ constant. With branches side by side it takes as long as the mean over all GPUs 
 each layer's update on g of N GPUs adds g / N of its seconds.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -95,12 +96,10 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
         return search(costs, limit, proving=proving)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     first, bound = bounding_plan(costs, tree, limit, 0.0, proving=proving)
-    uniform = list(uniform_plans(costs, limit))
-    plans = [first, *uniform[:1], *uniform[-1:]]
+    plans = [first, *uniform_plans(costs, limit, _time(first))]
     if not proving and any(tree.blocks):
         return _result(min(plans, key=_time), bound)
     if _time(min(plans, key=_time)) > bound * NEAR:
-        plans += uniform[1:-1]
         plans += _candidates(costs, tree, limit) if any(branching_blocks(tree)) else []
         in_sequence, bound = _by_flow_shop(costs, tree, limit, min(plans, key=_time), bound)
         plans.append(in_sequence)
@@ -234,9 +233,15 @@ def _cheapest(tree: Series, limited: LimitedCosts, *, proving: bool = True) -> t
     return Placement(limited.costs, *plan_of(found.parts)), lower
 
 
-def uniform_plans(costs: CostTable, limit: float | None) -> Iterator[Placement]:
-    """Yields plans with all layers on one GPU count: data parallelism, one GPU, and counts between; no transfers."""
-    permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0)
+def uniform_plans(costs: CostTable, limit: float | None, at_most: float = math.inf) -> Iterator[Placement]:
+    """Yields plans with all layers on one GPU count: data parallelism, one GPU, and counts between; no transfers.
+
+    Args:
+        costs: costs of layers.
+        limit: limit on the amplification of each layer; None: no limit.
+        at_most: plans whose layers alone take so many seconds are left out.
+    """
+    permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0) & (costs.compute.sum(axis=0) < at_most)
     for option in np.nonzero(permitted)[0].tolist():
         layers = len(costs.graph.layers)
         yield Placement(costs, (option,) * layers, (0,) * layers)
