@@ -13,8 +13,9 @@ from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 
-_LOG_ABOVE = 8.0
-"""Ratio of the largest to the smallest value above which an axis is logarithmic."""
+_LOG_ABOVE = 4.0
+"""Ratio of the largest to the smallest value above which an axis is logarithmic: beside one GPU, plans for eight would
+look alike."""
 _MANY_POWERS = 3.5
 """Powers of ten on an axis above which only powers of ten are labelled."""
 THIS_PLAN = "this plan"

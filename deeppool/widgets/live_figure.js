@@ -18,9 +18,11 @@ async function libraryOf(model) {
 }
 
 export default () => {
-  let started;
+  let model, started;
+  // Of plotly's part: its views do not take theirs back, and fail at the next update when they are gone.
+  const listeners = [];
 
-  async function start(model) {
+  async function start() {
     // A figure that takes two seconds to start hears no more messages of anywidget's, so it starts at once; plotly's
     // part then hears what has come meanwhile.
     let early = [];
@@ -32,7 +34,11 @@ export default () => {
     model.on("change", hear);
     try {
       const plotly = (await libraryOf(model)).default();
-      plotly.initialize({ model });
+      const on = (...listener) => {
+        listeners.push(listener);
+        model.on(...listener);
+      };
+      plotly.initialize({ model: { ...model, on } });
       return plotly;
     } finally {
       model.off("change", hear);
@@ -41,13 +47,23 @@ export default () => {
   }
 
   return {
-    initialize({ model }) {
-      started = start(model);
+    initialize(context) {
+      model = context.model;
+      started = start();
       // Each view reports it.
       started.catch(() => {});
     },
-    async render(context) {
-      return (await started).render(context);
+    async render({ el, ...context }) {
+      const plotly = await started;
+      const before = listeners.length;
+      // Where there is no kernel, JupyterLab adds an icon to its element, by whose height plotly would take its own.
+      const inner = el.appendChild(document.createElement("div"));
+      const remove = plotly.render({ ...context, el: inner });
+      const own = listeners.splice(before);
+      return () => {
+        for (const listener of own) model.off(...listener);
+        remove();
+      };
     },
   };
 };

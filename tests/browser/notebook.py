@@ -72,6 +72,11 @@ class Notebook:
         """As Ctrl-S does."""
         self._ask("await document.context.save()")
 
+    def save_widgets(self) -> None:
+        """As "Save Notebook Widget State" and Ctrl-S do: the file then holds what a page without a kernel shows."""
+        self._ask("await jupyterapp.commands.execute('@jupyter-widgets/jupyterlab-manager:saveWidgetState')")
+        self.save()
+
     def set_theme(self, theme: Theme) -> None:
         """Of the whole page, as the menu does."""
         self._ask("await jupyterapp.commands.execute('apputils:change-theme', {theme: argument})", theme)

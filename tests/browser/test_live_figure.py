@@ -20,6 +20,34 @@ GATE = """() => {
 }"""
 
 
+SHOWN = "() => [...document.querySelectorAll('.js-plotly-plot')].map(plot => plot.clientHeight)"
+
+
+def test_a_view_that_is_gone_does_not_keep_the_others_from_what_is_drawn(lab: Lab) -> None:
+    figure = "import plotly.graph_objects as go\nimport deeppool as dp\nfigure = dp.widgets.LiveFigure()"
+    notebook = lab.open_shared([figure, "dp.widgets.Panel([figure])", "panel = dp.widgets.Panel([figure])\npanel"])
+    first, second = (notebook.page.locator(".dp-panel").nth(index) for index in range(2))
+    notebook.figure(first)
+    notebook.value("panel.show()")
+    notebook.until(lambda: second.locator(".js-plotly-plot").count() == 0)
+    notebook.value("figure.draw(go.Figure(go.Scatter(x=[0, 1], y=[5, 6])))")
+    notebook.value("panel.show(figure)")
+    notebook.value("figure.draw(go.Figure(go.Scatter(x=[0, 1], y=[7, 8])))")
+    for panel in (first, second):
+        notebook.until(lambda panel=panel: [trace["y"] for trace in notebook.figure(panel).traces] == [[7, 8]])
+
+
+def test_a_figure_of_a_notebook_that_is_opened_without_a_kernel_has_its_height(lab: Lab) -> None:
+    notebook = lab.open(["import deeppool as dp", "dp.widgets.Panel([dp.widgets.LiveFigure()])"])
+    notebook.figure(notebook.panel(".dp-panel"))
+    (before,) = notebook.page.evaluate(SHOWN)
+    notebook.save_widgets()
+    notebook.hide()
+    lab.server.end_kernels(notebook.path)
+    notebook.show()
+    notebook.until(lambda: notebook.page.evaluate(SHOWN) == [before])
+
+
 def test_what_the_kernel_draws_while_the_library_loads_is_drawn_when_it_has(lab: Lab) -> None:
     notebook = lab.open(["import deeppool as dp"])
     notebook.page.evaluate(GATE)
