@@ -12,14 +12,17 @@ are those that were written.
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from deeppool.base import serialization
@@ -47,7 +50,8 @@ class Checkpoint:
     """Global batches that were trained on; more than ``updates`` where gradients accumulate."""
     global_batch: int
     ranks: int
-    loss_scale: float
+    loss_scale: float | None
+    """None: the loss was not scaled. Earlier versions wrote 1."""
     updates_since_scaled: int
     checksums: tuple[str, ...] = ()
     """SHA-256 of the file of each rank; empty: written by a version that made none."""
@@ -108,6 +112,13 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
             stream.flush()
             os.fsync(stream.fileno())
             checksum = _checksum(stream)
+        torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+    except UnpicklingError as error:
+        held = re.search(r"GLOBAL (\S+)", str(error))
+        raise RunError(
+            f"the state of the optimizer or of its schedule holds {held[1] if held else 'an object'}, which no "
+            "checkpoint can hold (use numbers and tensors)"
+        ) from error
     # torch reports a full disk as a RuntimeError.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -118,7 +129,7 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
     return {
         "checksum": checksum,
         "iterations": trainer.step.iterations,
-        "loss_scale": scale.factor,
+        "loss_scale": scale.factor if scale.enabled else None,
         "updates_since_scaled": scale.good,
     }
 
@@ -178,7 +189,9 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
             update.schedule.load_state_dict(schedule)
     # Earlier versions, and trainings that sum in each iteration, have nothing left over.
     trainer.restore_sync([shard.get("gradient_sync", {}) for shard in shards])
-    update.scale.factor, update.scale.good = record.loss_scale, record.updates_since_scaled
+    # A plan of another precision starts with the scale that it would start with.
+    if update.scale.enabled and record.loss_scale is not None:
+        update.scale.factor, update.scale.good = record.loss_scale, record.updates_since_scaled
     trainer.step.iterations = record.iterations
     if record.ranks == trainer.ranks:
         torch.set_rng_state(shards[trainer.rank]["random"])
@@ -221,26 +234,29 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
         # A parameter's own object leads to its name; state_dict has positions only.
         states = {names[id(x)]: state for x, state in optimizer.state.items() if names[id(x)] in mine}
         for group in optimizer.param_groups:
-            choices = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            choices = _on_host({key: value for key, value in group.items() if key not in ("params", "param_names")})
             groups.append({"choices": choices, "names": [names[id(x)] for x in group["params"]]})
     return {
         "model": {name: trainer.state[name].detach().cpu() for name in mine},
         "state_dict": trainer.state_dict_names,
         "optimizer": _on_host(states),
         "groups": groups,
-        "schedule": None if schedule is None else schedule.state_dict(),
+        "schedule": None if schedule is None else _on_host(schedule.state_dict()),
         "random": torch.get_rng_state(),
         "device_random": trainer.device.random_state(),
     }
 
 
 def _on_host(state: Any) -> Any:
-    """Copies the tensors of an optimizer's state to the host: a checkpoint is of no device."""
+    """Copies the tensors of a state to the host, as a checkpoint is of no device; NumPy's numbers become Python's."""
     if isinstance(state, torch.Tensor):
         return state.detach().cpu()
+    if isinstance(state, np.generic):
+        # torch.load takes them for code.
+        return state.item()
     if isinstance(state, dict):
         return {name: _on_host(value) for name, value in state.items()}
-    return [_on_host(value) for value in state] if isinstance(state, list) else state
+    return type(state)(map(_on_host, state)) if type(state) in (list, tuple) else state
 
 
 def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:

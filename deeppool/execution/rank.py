@@ -1,6 +1,7 @@
 """One rank of a run: its model, its communicator and its trainer, and the commands that it executes."""
 
 import itertools
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -236,6 +237,11 @@ class Rank:
         self, commands: CommandChannel, control: ForegroundControl | None, report: Report, skipped: bool
     ) -> None:
         optimizer = self.trainer.update.optimizer
+        if self.trainer.update.stuck and math.isfinite(report["loss"]):
+            raise RunError(
+                f"gradients are infinite or NaN in update {report['step']}, at any loss scale "
+                "(lower the learning rate, clip gradients, or look at the data)"
+            )
         fields = {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
         if control is not None:
             fields |= control.step_fields()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deeppool.errors import InvalidValueError
 from deeppool.training.training_job import Training
 
 if TYPE_CHECKING:
@@ -76,10 +77,18 @@ class Update:
         self._place, self._fetch, self._total = place, fetch, total
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = training.optimizer(list(parameters)) if parameters else None
+        if parameters and not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InvalidValueError(
+                f"optimizer returned a {type(self.optimizer).__name__}, expected a torch.optim.Optimizer (return it)"
+            )
         self._schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
+        if training.schedule and self.optimizer and self._schedule is None:
+            raise InvalidValueError("schedule returned None, expected a learning-rate schedule of torch (return it)")
         self._scale = LossScale(enabled=scaled)
         self.skips = 0
         """Updates that were skipped because the scale was too high, of those that are decided."""
+        self.stuck = False
+        """Whether the last update was skipped though no smaller scale would help: gradients are infinite or NaN."""
         self._clip_norm = training.clip_norm
         self.parameters = [parameter for _, parameter in parameters]
         """Those of this process, in the order of the model."""
@@ -141,7 +150,9 @@ class Update:
                 parameter.grad = None
             if self._made:
                 self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            # Of those that the user's optimizer leaves out, too.
+            for parameter in now:
+                parameter.grad = None
             for parameter, gradient in later:
                 parameter.grad = gradient
         self._waiting = self._waiting - now
@@ -166,7 +177,9 @@ class Update:
     def _end(self, *, made: bool) -> None:
         self._made_before = self._made_before or made
         # Below 1 it is no overflow that a smaller scale could cure.
-        self.skips += not made and self._scale.factor >= 2
+        curable = self._scale.factor >= 2
+        self.skips += not made and curable
+        self.stuck = not made and not curable
         if self._schedule is not None and made:
             self._schedule.step()
         self._scale.update(finite=made)

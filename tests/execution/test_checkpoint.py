@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.file_lock import file_lock
 from deeppool.collectives.layout import Layout
+from deeppool.device.protocol import Precision
 from deeppool.errors import DocumentError, RunError
 from deeppool.execution.checkpoint import RECORD, Checkpoint, load, load_weights, save_shard
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -25,6 +28,7 @@ from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.training.training_job import Training
+from deeppool.training.update import LossScale
 from tests.sampling import STRESS
 
 BATCH = 4
@@ -53,12 +57,15 @@ def adam(parameters: list) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.1)
 
 
-def make_trainer(seed: int = 0, optimizer: Optimizer = adam) -> tuple[Tied, Trainer]:
+def make_trainer(
+    seed: int = 0, optimizer: Optimizer = adam, precision: Precision = "fp32", schedule: Any = None
+) -> tuple[Tied, Trainer]:
     torch.manual_seed(seed)
     model = Tied()
     captured = dp.capture(model, (6,))
     stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout((0,), BATCH))
-    return model, Trainer(captured, [stage], SingleRank(), Training(optimizer=optimizer))
+    rule = Training(optimizer=optimizer, schedule=schedule)
+    return model, Trainer(captured, [stage], SingleRank(), rule, precision)
 
 
 def batch(samples: range) -> tuple[torch.Tensor, ...]:
@@ -135,6 +142,48 @@ def test_how_an_optimizer_computes_is_not_taken_from_a_checkpoint(fused: bool | 
     (group,) = other.update.optimizer.param_groups
     assert (group["fused"], group["lr"]) == (fused, 0.2)
     other.iterate([batch])
+
+
+def test_a_plan_of_another_precision_scales_the_loss_as_it_would_without_a_checkpoint(tmp_path: Path) -> None:
+    _, scaled = make_trainer(precision="fp16")
+    for _ in range(3):
+        scaled.iterate([batch])
+    _, unscaled = make_trainer()
+    checkpoint = write(scaled, tmp_path / "scaled")
+    load(unscaled, checkpoint)
+    assert unscaled.update.scale.factor == 1
+    load(scaled, checkpoint)
+    assert scaled.update.scale.good == 3
+    _, fresh = make_trainer(precision="fp16")
+    load(fresh, write(unscaled, tmp_path / "unscaled"))
+    assert (fresh.update.scale.factor, fresh.update.scale.good) == (LossScale.INITIAL, 0)
+
+
+def test_numbers_of_numpy_in_options_and_schedules_are_saved(tmp_path: Path) -> None:
+    rates = np.logspace(-2, -1, 2)
+    choices: dict[str, Any] = {
+        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=rates[0], betas=(np.float64(0.8), 0.9)),
+        "schedule": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10)),
+    }
+    _, first = make_trainer(**choices)
+    first.iterate([batch])
+    checkpoint = write(first, tmp_path)
+    assert dp.load_weights(checkpoint).keys() == Tied().state_dict().keys()
+    _, other = make_trainer(**choices)
+    load(other, checkpoint)
+    for trainer in (first, other):
+        trainer.iterate([batch])
+    assert all(torch.equal(first.state[name], value) for name, value in other.state.items())
+
+
+class Odd:
+    """What a file without code cannot hold."""
+
+
+def test_what_no_checkpoint_can_hold_is_told_of_when_it_is_written(tmp_path: Path) -> None:
+    _, trainer = make_trainer(optimizer=lambda parameters: torch.optim.Adam([{"params": parameters, "odd": Odd()}]))
+    with pytest.raises(RunError, match=r"holds tests\.execution\.test_checkpoint\.Odd, which no checkpoint can hold"):
+        write(trainer, tmp_path)
 
 
 # -- damage -------------------------------------------------------------------------------------------

@@ -391,6 +391,32 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path: Pat
     assert not ranks()
 
 
+class RootOfZero(nn.Module):
+    """A finite loss whose gradient is not a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + (self.head(x) * 0).square().sum(1, keepdim=True).sqrt()
+
+
+def vectors() -> torch.utils.data.Dataset:
+    return torch.utils.data.TensorDataset(torch.ones(24, 4), torch.zeros(24, dtype=torch.int64))
+
+
+@pytest.mark.processes
+def test_gradients_that_overflow_at_any_loss_scale_end_the_training_with_an_error() -> None:
+    job = dp.TrainingJob(model=RootOfZero(), input_shape=(4,), optimizer=adamw, dataset=vectors)
+    graph = job.capture().graph
+    plan = dp.plan(profile_from_times(graph, [lambda b: 1e-3 * b] * len(graph.layers)), 2, BATCH)
+    # The scale is 65,536 at first, and half of that after each overflow.
+    with pytest.raises(RunError, match="gradients are infinite or NaN in update 17, at any loss scale"):
+        dp.train(replace(plan, precision="fp16"), job, steps=40)
+    assert not ranks()
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(whole, kept, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from deeppool.device.cuda import cuda_problem
 from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
+from deeppool.errors import InvalidValueError
 from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.training_job import Training
 from deeppool.training.update import Update
@@ -162,3 +163,46 @@ def test_for_any_other_optimizer_the_host_waits_only_if_losses_are_scaled(scaled
 def test_beside_a_gpu_the_host_goes_on_with_the_optimizer_of_models_by_name() -> None:
     rule = Training(optimizer=lambda named: momentum_sgd(named, 0.1, 0.9))
     assert not host_waits(find_device("cuda"), rule, scaled=True)
+
+
+def test_an_optimizer_of_some_parameters_goes_on_after_the_others_overflowed() -> None:
+    kept, left_out = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named[:1], lr=0.1))
+    update = update_of([kept, left_out], rule, CpuDevice(), scaled=True)
+    for factor in (torch.inf, 1.0):
+        kept.grad = torch.full((2,), update.scale.factor)
+        left_out.grad = torch.full((2,), factor)
+        update.step()
+        assert kept.grad is None and left_out.grad is None
+    assert update.skips == 1
+    assert kept.tolist() == pytest.approx([0.9, 0.9])
+
+
+def test_gradients_that_no_loss_scale_makes_finite_are_told_of() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
+    update = update_of([parameter], rule, CpuDevice(), scaled=True)
+    stuck = []
+    for _ in range(18):
+        parameter.grad = torch.full((2,), torch.nan)
+        update.step()
+        stuck.append(update.stuck)
+    # From 65,536 to 1 by halves.
+    assert stuck == [False] * 16 + [True] * 2
+    assert update.skips == 16
+    parameter.grad = torch.ones(2)
+    update.step()
+    assert not update.stuck
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"optimizer": lambda named: None}, "optimizer returned a NoneType"),
+        ({"schedule": lambda optimizer: None}, "schedule returned None"),
+    ],
+)
+def test_a_function_that_returns_nothing_is_refused(changes: dict[str, Any], phrase: str) -> None:
+    rule = Training(**{"optimizer": lambda named: torch.optim.SGD(named, lr=0.1)} | changes)
+    with pytest.raises(InvalidValueError, match=phrase):
+        update_of([nn.Parameter(torch.ones(2))], rule, CpuDevice(), scaled=False)
