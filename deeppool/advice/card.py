@@ -83,7 +83,8 @@ def _burst_parallelism(
         return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", by_turns)
     deviation = measured / planned - 1
     evidence += f", planned {format_seconds(planned)} ({format_percent(deviation)})"
-    if record.cores < record.ranks:
+    emulated = isinstance(record, RunRecord) and record.emulated_rank is not None
+    if record.cores < record.ranks and not emulated:
         evidence += f"; {record.ranks} ranks share {record.cores} cores, so that times predict nothing"
         return Finding("burst parallelism", "unknown", None, evidence, by_turns)
     step = replan if abs(deviation) > DEVIATION else by_turns
@@ -151,7 +152,7 @@ def _background_training(record: TrainingRecord, plan: Plan | None, file: str) -
     if not record.background:
         if plan is None:
             return None
-        idle = 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time)
+        idle = max(0.0, 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time))
         return _without_background(idle, f"no background trained; the plan leaves {idle:.0%} of the time idle", file)
     trained = [each for each in record.background if each.samples]
     if not trained:
@@ -180,5 +181,8 @@ def _partial_all_reduces(record: TrainingRecord) -> Finding | None:
         evidence += f"; {late}"
     if longest < NOTEWORTHY:
         return Finding("partial all-reduces", "no", None, f"{evidence}: no rank waits for long", "")
-    step = "dp.train(plan, job, steps=N, gradient_sync=dp.EagerSGD()), and compare the loss against time"
+    step = (
+        "dp.train(plan, job, steps=N, gradient_sync=dp.EagerSGD()) of a job without clip_norm, fp16 and synchronised "
+        "BatchNorm, and compare the loss against time"
+    )
     return Finding("partial all-reduces", "unknown", None, f"{evidence}: only a training shows what they gain", step)

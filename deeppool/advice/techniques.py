@@ -13,6 +13,7 @@ from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round
 from deeppool.interleaving.wavelet.predict import tick_tock_costs
 from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
 from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.noise import KEPT
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.profiling.table import Profile
@@ -47,11 +48,14 @@ def judge(technique: str, gain: float, error: float | None, evidence: str, next_
 
 def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: str) -> Finding:
     """Judges the fastest plan, which the command makes."""
+    step = f"{plan_command} -o burst-plan.json"
+    if (kept := next((caveat for caveat in fastest.caveats if KEPT in caveat), None)) is not None:
+        return Finding("burst parallelism", "unknown", None, kept, f"another profile, then {step}")
     gain = baseline.seconds / fastest.iteration_time
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
         evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"
-    return judge("burst parallelism", gain, fastest.error, evidence, f"{plan_command} -o plan.json")
+    return judge("burst parallelism", gain, fastest.error, evidence, step)
 
 
 def collocation(
@@ -74,7 +78,7 @@ def collocation(
             f": a second job there trains {idle * second:.4g} samples/s beside {first:.4g}, {gain:.2f} times as many "
             "as with DDP, if nothing interferes"
         )
-    command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o plan.json"
+    command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
     return judge("collocation", gain, profile.error, evidence, command)
 
 

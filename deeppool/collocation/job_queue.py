@@ -85,7 +85,7 @@ def synthetic_job(background: str | Job, plan: Plan, batch: int | None = None) -
         return background
     inputs = find_workload(background).inputs
     kinds = [[(given.dtype, len(given.shape)) for given in job] for job in (inputs, plan.inputs)]
-    same_kind = kinds[0] == kinds[1] or not inputs[0].shape
+    same_kind = kinds[0] == kinds[1] or not any(given.shape for given in inputs)
     return Job(background, plan.input_shape if same_kind else inputs[0].shape, batch or BATCH)
 
 

@@ -11,6 +11,7 @@ from deeppool.advice.techniques import ordered_transfers
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.request import cost_table
+from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Profile
 from tests.strategies import make_graph, profile_from_times
 
@@ -111,7 +112,10 @@ def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
     # The first layer on four GPUs, the second on one.
     assert burst.gain == pytest.approx((8e-3 + 0.8e-3) / (2e-3 + 0.8e-3))
     # Not on the default cluster of its device.
-    assert burst.next_step == "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o plan.json"
+    assert (
+        burst.next_step
+        == "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o burst-plan.json"
+    )
     assert found.findings[2].evidence == "DDP has nothing to send where it is fastest"
 
 
@@ -190,3 +194,13 @@ def test_advice_may_be_about_an_emulated_gpu() -> None:
     assert found.plan.cluster == dp.find_cluster("dgx-h200", 2)
     assert found.profile_command is not None
     assert found.profile_command.startswith(f"deeppool profile {model} --device emulated:h200 ")
+
+
+def test_a_gain_within_the_error_of_a_profile_is_not_called_none() -> None:
+    # Its layers take 99 times as long as the iterations that were timed.
+    profile = chain((0, 1e-3, 0), (0, 1e-4, 64 * MIB))
+    times = [(batch, profile.iteration_time(batch)) for batch in SIZES]
+    off = tuple(IterationCheck(batch, layers, layers / 99, 0.0, 3) for batch, layers in times)
+    burst = advise(replace(profile, checks=off))["burst parallelism"]
+    assert burst.verdict == "unknown"
+    assert "DDP is kept" in burst.evidence

@@ -58,6 +58,7 @@ def test_a_plan_that_is_ddp_or_whose_ranks_share_cores_or_without_prediction_gai
     as_ddp = replace(plan, data_parallel_iteration_time=plan.iteration_time)
     assert of("burst parallelism", run_of(), as_ddp).verdict == "no"
     assert of("burst parallelism", run_of(cores=1), plan).verdict == "unknown"
+    assert "share 1 cores" not in of("burst parallelism", run_of(cores=1, emulated_rank=0), plan).evidence
     assert of("burst parallelism", run_of()).verdict == "unknown"
     assert of("burst parallelism", run_of(plan_update_time=0.0), plan).verdict == "unknown"
 

@@ -203,6 +203,8 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
                 "(use x.shape[0], not a number, in view and reshape)"
             ) from error
         hint = "is it the shape of one sample, without the batch? if so, torch.export cannot export this model"
+        if "types: Long" in str(error) and all(given.dtype == "float32" for given in inputs):
+            hint = "do samples hold indices, as tokens? then input_dtype=torch.int64, or that attribute of the callable"
         others = [argument for argument in arguments if argument not in {given.name for given in inputs}]
         if isinstance(error, TypeError | AttributeError) and len(arguments) > len(inputs):
             hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"

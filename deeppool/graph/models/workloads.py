@@ -117,7 +117,7 @@ def _users_own(reference: str) -> Workload:
     if not callable(build):
         raise CaptureError(f"model '{reference}' is a {type(build).__name__}, expected a callable without arguments")
     shape, dtype = getattr(build, "input_shape", ()), getattr(build, "input_dtype", None)
-    return Workload(reference, build, resolve((), reference, shape, dtype) if shape else (Input("", ()),))
+    return Workload(reference, build, resolve((), reference, shape, dtype) if shape else ())
 
 
 def build_model(reference: str, seed: int = 0) -> "Module":

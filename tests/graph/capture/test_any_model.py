@@ -209,6 +209,17 @@ def test_one_shape_is_for_each_of_a_models_own_inputs_and_names_are_for_one():
         resolve(own, "t5_small", {"labels": (4,)}, None)
 
 
+def test_a_callable_of_ones_own_takes_shapes_by_name():
+    reference = "tests.graph.capture.test_any_model:TwoInputs"
+    found = resolve(find_workload(reference).inputs, reference, {"tokens": (5,), "numbers": (3,)}, None)
+    assert [(given.name, given.shape) for given in found] == [("tokens", (5,)), ("numbers", (3,))]
+
+
+def test_indices_without_their_type_are_asked_for():
+    with pytest.raises(CaptureError, match="do samples hold indices, as tokens"):
+        capture(nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(40, 3)), (5,))
+
+
 def test_models_of_transformers_without_the_library_raise_with_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(CaptureError, match=r"bert is a model of transformers, which is not installed \(pip install"):
