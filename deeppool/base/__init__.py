@@ -3,6 +3,7 @@
 serialization  versioned JSON records, written atomically and validated when read
 file_lock      lets one process at a time write to a folder
 paths          whether a text is the name of a file
+pickling       what the processes of a run get, with its code
 private_files  files that only this user may read
 timeline       Span, Timeline
 sharing        Sharing: how a background job shares a device with the foreground

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deeppool.base.pickling import pickled
 from deeppool.coordinator import ray_connection
 from deeppool.coordinator.driver import Background, Foreground
 from deeppool.coordinator.gpus import on_node
@@ -142,11 +143,9 @@ class Coordinator:
             )
         if job is None:
             find_workload(plan.model)
-        import cloudpickle
-
         work = Foreground(
             plan=replace(renumber_gpus(plan), origin=None),
-            job=None if job is None else cloudpickle.dumps(job),
+            job=None if job is None else pickled(job, "the job"),
             steps=steps,
             checkpoints=None if checkpoints is None else str(Path(checkpoints).absolute()),
             folder=os.getcwd(),

@@ -168,6 +168,7 @@ def load(trainer: Trainer, folder: Path) -> None:
 
     Raises:
         DocumentError: a file is damaged, or holds another model's state.
+        InvalidValueError: it is of another optimizer.
     """
     record = read(folder)
     with _report_damage(folder):
@@ -183,6 +184,14 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
             value.copy_(model[name])
     update = trainer.update
     if update.optimizer is not None:
+        classes = {shard.get("optimizer_class") for shard in shards}
+        own = type(update.optimizer).__name__
+        # Earlier versions wrote none, nor does a rank without parameters.
+        if other := classes - {None, own}:
+            raise InvalidValueError(
+                f"{folder} is a checkpoint of the optimizer {other.pop()}, that of the training is {own} (resume with "
+                "the same one, or choose another folder for checkpoints)"
+            )
         _load_optimizer(trainer, shards)
         schedule = next((shard["schedule"] for shard in shards if shard["schedule"] is not None), None)
         if update.schedule is not None and schedule is not None:
@@ -240,6 +249,7 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
         "model": {name: trainer.state[name].detach().cpu() for name in mine},
         "state_dict": trainer.state_dict_names,
         "optimizer": _on_host(states),
+        "optimizer_class": None if optimizer is None else type(optimizer).__name__,
         "groups": groups,
         "schedule": None if schedule is None else _on_host(schedule.state_dict()),
         "random": torch.get_rng_state(),

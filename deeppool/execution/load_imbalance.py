@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deeppool.base.pickling import pickled
 from deeppool.collectives.partial.load_imbalance import Delays
 
 LAUNCHED = "load_imbalance.launched"
@@ -12,9 +13,7 @@ LAUNCHED = "load_imbalance.launched"
 
 def save_delays(delays: Delays, folder: Path) -> None:
     """Saves delays for the ranks of this run; ``folder`` must be private, as its writers can run code."""
-    import cloudpickle
-
-    (folder / LAUNCHED).write_bytes(cloudpickle.dumps(delays))
+    (folder / LAUNCHED).write_bytes(pickled(delays, "load_imbalance"))
 
 
 def load_delay(folder: Path, rank: int, update: Callable[[], int]) -> Callable[[], None]:

@@ -90,6 +90,7 @@ class Rank:
             self.communicator = join_process_group(
                 device, setup["rank"], setup["ranks"], setup["rendezvous"], setup["interface"]
             )
+        heartbeat.enter("making the trainer")
         self.trainer = self._make_trainer(plan)
         self.foreground_control = self._make_foreground_control()
         # Now: the threads of the transfers have started, and those of a background in this process have not.
@@ -134,6 +135,7 @@ class Rank:
                 make_driver=None if method is None else lambda trainer: method.driver(trainer, network),
             )
         trainer.step.before_compute = self._delay
+        trainer.follow_device()
         return trainer
 
     def _division(self, plan: Plan) -> Division | None:

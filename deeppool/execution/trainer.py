@@ -108,8 +108,10 @@ class Trainer:
         """Whether this rank computed in the last iteration; a driver may leave one out."""
         self.doing: tuple[str, int, float] | None = None
         """Kind of work, stage, and start as in a span; for another thread to read."""
-        self._launched: deque[tuple[str, int, float, Any]] = deque()
-        """Kind, stage, launch time and end of the spans that the device, as far as is known, has not passed."""
+        self._launched: deque[tuple[str, int, float, Any]] = deque(maxlen=0)
+        """Kind, stage, launch time and end of the spans that the device, as far as is known, has not passed.
+
+        None are kept before :meth:`follow_device`."""
         self.watcher: Watcher | None = None
         self._overlap = overlap_sync
         self.parameters = parameters = dict(captured.program.named_parameters())
@@ -275,10 +277,14 @@ class Trainer:
         if self.watcher is not None:
             self.watcher.end()
 
+    def follow_device(self) -> None:
+        """Keeps spans for :meth:`unfinished` from now on, whose calls alone drop those that the device has passed."""
+        self._launched = deque()
+
     def unfinished(self) -> tuple[str, int, float] | None:
         """Returns kind, stage and launch time of the first span that the device has not passed; for another thread.
 
-        On a device that computes at once there is none.
+        On a device that computes at once, and before :meth:`follow_device`, there is none.
         """
         while self._launched:
             kind, stage, launched, end = self._launched[0]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 
 from deeppool.base.run_control import RunControl
@@ -116,8 +117,8 @@ def train(
         ("keep", keep, 1),
         ("restarts", restarts, 0),
     ):
-        if value < least:
-            raise InvalidValueError(f"{name} must be at least {least}, got {value}")
+        if not isinstance(value, Integral) or value < least:
+            raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value}")
     if replan_after is not None and (replan_after < 1 or profile is None):
         raise InvalidValueError(
             f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "

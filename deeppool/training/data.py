@@ -28,15 +28,21 @@ def example_target(dataset: Dataset[Any]) -> torch.Tensor:
         InvalidValueError: the dataset has no positions, or its items are not inputs and a target.
     """
     _size(dataset)
-    item = default_collate([dataset[0]])
-    target = item[-1] if isinstance(item, list | tuple) and len(item) > 1 else None
-    if not isinstance(target, torch.Tensor):
-        raise InvalidValueError(
-            f"the dataset's first item is a {type(dataset[0]).__name__} without a target, expected each input and a "
-            "target that a tensor can hold, such as (image, label)"
-        )
-    found: torch.Tensor = target[0]
-    return found
+    return _parts(default_collate([dataset[0]]), dataset)[-1][0]
+
+
+def _parts(collated: Any, dataset: Dataset[Any]) -> Samples:
+    """Returns inputs and targets of collated items."""
+    if isinstance(collated, list | tuple) and len(collated) > 1:
+        parts = tuple(collated)
+        if all(isinstance(part, torch.Tensor) for part in parts):
+            return parts
+    item = dataset[0]
+    held = f" of {', '.join(type(part).__name__ for part in item)}" if isinstance(item, list | tuple) else ""
+    raise InvalidValueError(
+        f"the dataset's first item is a {type(item).__name__}{held}, expected a tuple of each input and a target that "
+        "tensors can hold, such as (image, label)"
+    )
 
 
 def _size(dataset: Dataset[Any]) -> int:
@@ -125,7 +131,7 @@ class ShardReader:
             batches = _ShardPositions(self.order, samples, iteration)
             self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:
-            loaded = tuple(next(self._loaders[samples]))
+            loaded = _parts(next(self._loaders[samples]), self.dataset)
             self.check(loaded)
             self._current[samples] = iteration, loaded
         return self._current[samples][1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deeppool.base.pickling import pickled
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
@@ -101,9 +102,7 @@ class TrainingJob(Training):
 
 def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
     """Saves a job for the processes of this run; ``folder`` must be private, as its writers can run code."""
-    import cloudpickle
-
-    (Path(folder) / LAUNCHED).write_bytes(cloudpickle.dumps(job))
+    (Path(folder) / LAUNCHED).write_bytes(pickled(job, "the job"))
 
 
 def load_job(folder: str | os.PathLike[str]) -> TrainingJob:

@@ -1,6 +1,7 @@
 """A background in the process of a rank trains as it would alone, piece by piece, when it is let."""
 
 import dataclasses
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.job_queue import BackgroundJob, save_background_job
 from deeppool.device.cuda import cuda_problem
+from deeppool.device.emulated.scheduler import Event
 from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.losses import classification_loss
@@ -158,6 +160,20 @@ def test_a_background_that_trains_or_rests_can_be_closed(device: str, start_back
         background.close()
         assert not background._thread.is_alive()
         assert background.error is None
+
+
+def test_a_background_holds_no_more_of_the_device_after_many_updates(start_background: Starter) -> None:
+    training = start_background(make_job(), PACED, Foreground(), "emulated").training
+    training.trainer.watcher = None
+
+    def events(updates: int) -> int:
+        for _ in range(updates):
+            training.step()
+        gc.collect()
+        return sum(isinstance(each, Event) for each in gc.get_objects())
+
+    held = events(3)
+    assert events(20) <= held
 
 
 def test_work_is_counted_in_steps_and_their_pieces(start_background: Starter) -> None:

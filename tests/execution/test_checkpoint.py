@@ -21,7 +21,7 @@ from deeppool.base import serialization
 from deeppool.base.file_lock import file_lock
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Precision
-from deeppool.errors import DocumentError, RunError
+from deeppool.errors import DocumentError, InvalidValueError, RunError
 from deeppool.execution.checkpoint import RECORD, Checkpoint, load, load_weights, save_shard
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.communicator import SingleRank
@@ -184,6 +184,12 @@ def test_what_no_checkpoint_can_hold_is_told_of_when_it_is_written(tmp_path: Pat
     _, trainer = make_trainer(optimizer=lambda parameters: torch.optim.Adam([{"params": parameters, "odd": Odd()}]))
     with pytest.raises(RunError, match=r"holds tests\.execution\.test_checkpoint\.Odd, which no checkpoint can hold"):
         write(trainer, tmp_path)
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_as_such(trained: tuple[Tied, Path]) -> None:
+    _, other = make_trainer(optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.1))
+    with pytest.raises(InvalidValueError, match=r"step-000001 is .* optimizer Adam, .* is RMSprop \(resume with"):
+        load(other, trained[1])
 
 
 # -- damage -------------------------------------------------------------------------------------------

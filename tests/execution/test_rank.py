@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +23,11 @@ from deeppool.collocation.collocated_rank import CollocatedRank
 from deeppool.device.cpu import CpuDevice
 from deeppool.device.cuda import CudaDevice
 from deeppool.device.emulated.device import EmulatedDevice
+from deeppool.execution import rank as rank_module
+from deeppool.execution import training_task
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.checkpoint_folder import CheckpointFolder
+from deeppool.execution.communicator import SingleRank
 from deeppool.execution.rank import Rank
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.trainer import Trainer
@@ -52,13 +55,15 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def make_rank(folder: Path, device: str = "cpu", **more: Any) -> Rank:
-    """Makes the only rank of a plan; it is emulated, so it joins no rendezvous."""
+def make_rank(
+    folder: Path, device: str = "cpu", enter: Callable[..., None] = lambda *_, **__: None, **more: Any
+) -> Rank:
+    """Makes the only rank of a plan, which tells ``enter`` what it does; it is emulated, so it joins no rendezvous."""
     profile = dp.profile(EXAMPLE, device=device, batch_sizes=[BATCH])
     serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
     setup |= {"shared_pages": None, "job": JOB, "sharing": None}
-    heartbeat: Any = SimpleNamespace(enter=lambda *_, **__: None)
+    heartbeat: Any = SimpleNamespace(enter=enter)
     return Rank(setup | more, heartbeat)
 
 
@@ -84,6 +89,26 @@ def test_arithmetic_settings_of_a_plan_apply_to_capture_and_execution_of_its_sta
         SimpleNamespace(answer=lambda *_, **__: None),
     )
     assert seen == {"captured": ["fp32"], "run": ["fp32"]}
+
+
+def test_a_rank_that_makes_its_optimizer_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has met the others: an error or a delay is its own."""
+    waiting, seen = list[bool](), list[list[bool]]()
+    make_optimizer = training_task.momentum_sgd
+
+    def enter(what: str, *, waits: bool = False) -> None:
+        waiting.append(waits)
+
+    def making(*arguments: Any) -> torch.optim.Optimizer:
+        seen.append(list(waiting))
+        return make_optimizer(*arguments)
+
+    # This process stays on all its cores.
+    monkeypatch.setattr(CpuDevice, "select", lambda *_: None)
+    monkeypatch.setattr(rank_module, "join_process_group", lambda *_: SingleRank())
+    monkeypatch.setattr(training_task, "momentum_sgd", making)
+    make_rank(tmp_path, enter=enter, emulated=False, rendezvous="", interface=None)
+    assert seen == [[False, True, False]]
 
 
 def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:

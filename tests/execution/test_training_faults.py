@@ -239,6 +239,17 @@ def test_a_file_size_limit_keeps_the_earlier_checkpoint_and_is_not_retried(tmp_p
     assert load_weights(tmp_path / "checkpoints" / "step-000002")
 
 
+def misspelt_sgd(parameters: list) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentun=0.9)
+
+
+def test_an_error_of_the_optimizer_is_no_failure_of_the_network(tmp_path: Path) -> None:
+    where = r"test_training_faults.py:\d+ in misspelt_sgd while it started"
+    with pytest.raises(RankFailedError, match=rf"rank \d failed in making the trainer: TypeError: .*momentun.*{where}"):
+        train_with(make_job(optimizer=misspelt_sgd, schedule=None), tmp_path)
+    assert children() == []
+
+
 class CorruptingSGD(torch.optim.SGD):
     """SGD whose third step leaves non-finite weights after a finite loss."""
 

@@ -469,14 +469,28 @@ def test_shards_of_a_batch_are_the_batch() -> None:
 @pytest.mark.parametrize(
     ("changes", "phrase"),
     [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"steps": 1, "keep": 0}, "keep must be at least 1, got 0"),
-        ({"steps": 1, "restarts": -1}, "restarts must be at least 0, got -1"),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"steps": 60.0}, "steps must be an integer of at least 1, got 60.0"),
+        ({"steps": 1, "keep": 0}, "keep must be an integer of at least 1, got 0"),
+        ({"steps": 1, "restarts": -1}, "restarts must be an integer of at least 0, got -1"),
     ],
 )
 def test_invalid_numbers_are_refused_before_a_process_starts(changes, phrase) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         dp.train(make_plan(2), make_job(), **changes)
+
+
+@pytest.mark.parametrize("name", ["job", "gradient_sync", "load_imbalance"])
+def test_what_cannot_be_sent_to_the_ranks_is_refused_before_a_process_starts(name: str) -> None:
+    lock = threading.Lock()
+
+    def use(*_):
+        return lock
+
+    given = {"job": make_job(dataset=use), "gradient_sync": SimpleNamespace(driver=use), "load_imbalance": use}
+    with pytest.raises(InvalidValueError, match=rf"{name} cannot be sent to .*: cannot pickle '_thread.lock'"):
+        dp.train(make_plan(2), **{"job": make_job(), name: given[name]}, steps=1)
+    assert not ranks()
 
 
 def test_a_dataset_smaller_than_a_batch_and_one_without_positions_are_refused() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeppool.base.pickling import pickled
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Input
 from deeppool.graph.models.libraries import (
@@ -141,10 +142,8 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
     It is pickled with its code, which includes models defined in a notebook. ``folder`` must be private to this
     process: write access to it allows running code.
     """
-    import cloudpickle
-
     name = "model" + PICKLED
-    (Path(folder) / name).write_bytes(cloudpickle.dumps(model))
+    (Path(folder) / name).write_bytes(pickled(model, "the model"))
     return name
 
 

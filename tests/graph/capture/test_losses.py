@@ -1,9 +1,12 @@
 """Losses of one's own: taken if shards of a batch, weighted by their samples, have the gradients of one process."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 import deeppool as dp
 from deeppool.errors import CaptureError, InvalidValueError
@@ -283,7 +286,11 @@ def test_a_job_is_captured_for_the_targets_of_its_dataset(targets, loss) -> None
             r"has shape \(8,\) and float32 as .*, Sequential was captured for shape \(2, 8\) and float32",
         ),
         (torch.zeros(6, dtype=torch.int64), {"input_dtype": torch.float64}, "was captured for .* float64"),
-        (torch.zeros(6, dtype=torch.int64), {"dataset": lambda: torch.zeros(6, 8)}, "items have 6 parts"),
+        (
+            torch.zeros(6, dtype=torch.int64),
+            {"dataset": lambda: TensorDataset(torch.zeros(6, 8), torch.zeros(6, 8), torch.zeros(6))},
+            "items have 3 parts",
+        ),
     ],
 )
 def test_samples_that_do_not_fit_are_refused_with_both_shapes(targets, settings, message) -> None:
@@ -299,10 +306,22 @@ def test_samples_that_do_not_fit_are_refused_with_both_shapes(targets, settings,
         user_task(job, 6, CPU).samples(0, range(6))
 
 
-def test_a_dataset_without_a_target_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("make_item", "kind"),
+    [
+        (lambda image: image, "Tensor"),
+        (lambda image: {"image": image, "label": 0}, "dict"),
+        (lambda image: (image, "cat"), "tuple of Tensor, str"),
+    ],
+)
+def test_a_dataset_of_other_items_than_tuples_with_a_target_is_refused(make_item, kind: str) -> None:
     job = make_job(torch.rand(6), functional.mse_loss)
-    with pytest.raises(InvalidValueError, match="the dataset's first item is a Tensor without a target"):
-        dp.TrainingJob(**{**vars(job), "dataset": lambda: torch.rand(6, 8)}).capture()
+    job = dataclasses.replace(job, dataset=lambda: [make_item(image) for image in torch.rand(6, 8)])
+    phrase = f"the dataset's first item is a {kind}, expected a tuple of each input and a target"
+    with pytest.raises(InvalidValueError, match=phrase):
+        job.capture()
+    with pytest.raises(InvalidValueError, match=phrase):
+        user_task(dataclasses.replace(job, loss=None), 6, CPU).samples(0, range(6))
 
 
 def test_ignored_tokens_are_refused_where_shards_would_weigh_them_wrongly() -> None:
