@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
+
+import numpy as np
 
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
@@ -117,7 +118,7 @@ def train(
         ("keep", keep, 1),
         ("restarts", restarts, 0),
     ):
-        if not isinstance(value, Integral) or value < least:
+        if not isinstance(value, int | np.integer) or value < least:
             raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value}")
     if replan_after is not None and (replan_after < 1 or profile is None):
         raise InvalidValueError(
