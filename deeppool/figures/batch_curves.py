@@ -1,5 +1,6 @@
 """Layer times over the per-GPU batch size: measured points, interpolated and extrapolated lines."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ STEPS = 24
 MOST = 8
 """Maximum number of layers that remain distinguishable."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+NAME_LENGTH = 26
+"""Characters of a name in the legend; more where shortened names would be equal."""
 _DASHED = "dash"
 
 
@@ -50,15 +53,16 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         InvalidValueError: not a profile, an unknown layer, or too many layers.
     """
     require(profile, Profile, "batch_curves")
-    indices = [_find(profile, layer) for layer in dict.fromkeys(layers)]
+    indices = list(dict.fromkeys(_find(profile, layer) for layer in layers))
     if len(indices) > MOST:
         raise InvalidValueError(f"at most {MOST} layers can be distinguished, got {len(indices)} (choose fewer)")
     curves = _curves(profile, indices, dark)
     sizes = profile.batch_sizes
     unit = time_unit(max(curve.time(sizes[-1]) for curve in curves))
+    length = _distinct_length([curve.name for curve in curves])
     figure = go.Figure()
     for curve in curves:
-        figure.add_traces(list(_draw(curve, profile, unit)))
+        figure.add_traces(list(_draw(curve, escape(shorten(curve.name, length)), profile, unit)))
     if not indices and profile.checks:
         figure.add_trace(_whole(profile, unit))
     figure.update_xaxes(
@@ -99,7 +103,7 @@ def _curves(profile: Profile, indices: Sequence[int], dark: bool) -> list[_Curve
     shades = theme.ramp(dark=dark)[:1:-1]
     return [
         _Curve(
-            escape(shorten(profile.graph.layers[index].name)),
+            profile.graph.layers[index].name,
             lambda batch, index=index: profile.time(index, batch).total,  # type: ignore[misc]
             shades[place * (len(shades) - 1) // (len(indices) - 1)],
             SYMBOLS[place],
@@ -129,8 +133,15 @@ def _spreads(profile: Profile, index: int) -> tuple[float, ...]:
     return tuple(profile.spread(index, batch) or 0.0 for batch in profile.batch_sizes)
 
 
-def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
+def _distinct_length(names: Sequence[str]) -> int:
+    """Returns the length to which names can be shortened and still differ."""
+    whole = len(set(names))
+    return next(n for n in itertools.count(NAME_LENGTH) if len({shorten(name, n) for name in names}) == whole)
+
+
+def _draw(curve: _Curve, label: str, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatter]:
     """Yields the traces of a curve: interpolated line, extrapolated line, and points, which have the legend entry."""
+    whole_name = escape(curve.name)
     sizes = profile.batch_sizes
     estimated = profile.provenance == "estimated"
     for first, last, dash, name in (
@@ -139,19 +150,19 @@ def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatte
     ):
         batches = _between(first, last)
         yield go.Scatter(
-            name=f"{curve.name}, {name}",
+            name=f"{label}, {name}",
             mode="lines",
             x=batches,
             y=[unit.of(curve.time(batch)) for batch in batches],
             line={"color": curve.colour, "width": 1.6, "dash": dash},
             legendgroup=curve.name,
             showlegend=False,
-            hovertemplate=f"<b>{curve.name}</b><br>batch %{{x}}: %{{y:.4g}} {unit.name}, {name}<extra></extra>",
+            hovertemplate=f"<b>{whole_name}</b><br>batch %{{x}}: %{{y:.4g}} {unit.name}, {name}<extra></extra>",
         )
     times = [curve.time(batch) for batch in sizes]
     spread = curve.spread or (0.0,) * len(sizes)
     yield go.Scatter(
-        name=f"{curve.name}, {profile.provenance}",
+        name=f"{label}, {profile.provenance}",
         mode="markers",
         x=list(sizes),
         y=[unit.of(seconds) for seconds in times],
@@ -173,7 +184,7 @@ def _draw(curve: _Curve, profile: Profile, unit: TimeUnit) -> Iterator[go.Scatte
             for seconds, share in zip(times, spread, strict=True)
         ],
         hovertemplate=(
-            f"<b>{curve.name}</b><br>batch %{{x}}: %{{customdata[0]}}, {profile.provenance}%{{customdata[1]}}"
+            f"<b>{whole_name}</b><br>batch %{{x}}: %{{customdata[0]}}, {profile.provenance}%{{customdata[1]}}"
             "<extra></extra>"
         ),
     )

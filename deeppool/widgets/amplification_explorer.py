@@ -87,6 +87,8 @@ class AmplificationExplorer(Panel):
         self.limit, self.gpus, self.global_batch, self.speed, self.cluster = self.controls.all
         self._drawing, self._search_task = threading.RLock(), LatestTask()
         self._failure: Exception | None = None
+        self._refusal: DeeppoolError | None = None
+        """Why there is no plan for the controls, while an earlier one is shown faded; None: there is one."""
         self._query, self._plan = self._search()
         # Figures are whole when they are made: a page that is slow to begin with misses what is sent after that.
         self.compared = PlanComparison(self._plans, self._query, self._plan)
@@ -124,7 +126,9 @@ class AmplificationExplorer(Panel):
         self.run_here = ipywidgets.Button(
             description="Run this here", tooltip="run the plan on this machine", layout={"width": "auto"}
         )
-        self.code = CodeBox(lambda: plan_python(self._plan), lambda: plan_command(self._plan), self.run_here)
+        self.code = CodeBox(
+            lambda: plan_python(self._current_plan()), lambda: plan_command(self._current_plan()), self.run_here
+        )
         self.run = ipywidgets.VBox()
         """A :class:`deeppool.widgets.CollocationPanel` of the plan that is to run here; empty at first."""
 
@@ -147,8 +151,9 @@ class AmplificationExplorer(Panel):
 
         Raises:
             DocumentError: the file cannot be written.
+            DeeppoolError: there is no plan for the controls; says why.
         """
-        written = files.save(self.plan, path or self.file.value).resolve()
+        written = files.save(self._current_plan(), path or self.file.value).resolve()
         self.save_status.value = f'<span role="status">saved: {html.escape(str(written))}</span>'
         return written
 
@@ -156,19 +161,30 @@ class AmplificationExplorer(Panel):
         """Shows a panel that runs the displayed plan on this machine, beside a background job; starts nothing yet.
 
         Raises:
-            RunError: this machine has too few GPUs or cores, or too little memory; the page offers as many as there
-                are.
+            RunError: a run of the panel before is still running; or this machine has too few GPUs or cores, or too
+                little memory: the page offers as many as there are.
+            DeeppoolError: there is no plan for the controls; says why.
         """
-        launcher = LocalLauncher(self._plan.device, self._plan.gpus)
-        check_ranks(self._plan, launcher)
-        if launcher.cores < self._plan.gpus:
+        plan, before = self._current_plan(), self.run.children
+        if any(panel.run is not None and panel.run.state == "running" for panel in before):
+            raise RunError("a run of this explorer is still running (stop it first)")
+        launcher = LocalLauncher(plan.device, plan.gpus)
+        check_ranks(plan, launcher)
+        if launcher.cores < plan.gpus:
             self.controls.offer_gpus(launcher.cores)
-            raise RunError(
-                f"the plan needs {self._plan.gpus} cores, this machine has {launcher.cores} (plan for as many)"
-            )
-        panel = CollocationPanel(self._plan)
+            raise RunError(f"the plan needs {plan.gpus} cores, this machine has {launcher.cores} (plan for as many)")
+        panel = CollocationPanel(plan)
         self.run.children = (panel,)
+        for old in before:
+            old.close()
         return panel
+
+    def clear_error(self) -> None:
+        """Removes the displayed error; while there is no plan for the controls, the reason stays."""
+        if self._refusal is None:
+            super().clear_error()
+        else:
+            self.show_error(self._refusal)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until plan, comparison and the selected layer's costs are final; False after ``timeout`` seconds."""
@@ -197,15 +213,29 @@ class AmplificationExplorer(Panel):
             self._cancel_searches()
             try:
                 self._query, self._plan = self._search()
-            except DeeppoolError:
+            except DeeppoolError as error:
+                self._refusal = error
                 self._fade_all()
                 self.controls.offer_batch_or_gpus()
                 raise
+            if self._refusal is not None:
+                self._refusal, self.save_status.value = None, ""
+            self._mark_outdated(False)
             self.controls.corrections.children = ()
             self.summary.layout.visibility = "visible"
             self._draw()
             self.set_trait("plan", self._plan)
             self._request_search()
+
+    def _current_plan(self) -> Plan:
+        """Returns the plan of the controls.
+
+        Raises:
+            DeeppoolError: there is none; says why.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        return self._plan
 
     def _cancel_searches(self) -> None:
         """Ends what is searched for other values of the controls: it would slow the next search down."""
@@ -272,9 +302,14 @@ class AmplificationExplorer(Panel):
     def _fade_all(self) -> None:
         """Shows that nothing below the controls belongs to their values."""
         self.summary.layout.visibility = "hidden"
+        self._mark_outdated(True)
         self.compared.fade()
         self.layers.fade()
         self.reasons.fade()
+
+    def _mark_outdated(self, outdated: bool) -> None:
+        for figure in (self.comparison, self.layers, self.alternatives):
+            figure.outdated = outdated
 
     def _update_file_name(self, plan: Plan) -> None:
         """Suggests a file name from the plan's parameters unless the user typed one."""

@@ -107,7 +107,10 @@ class ComparisonPanel(Panel, Generic[Record]):
     def _draw(self) -> None:
         with self._drawing:
             if self.record is not None:
+                replaced = [child for child in self.children if isinstance(child, LiveFigure)]
                 self.show(*self._controls, *map(LiveFigure, self.figures(self.record)))
+                for figure in replaced:
+                    figure.close()
 
     def _follow(self, run: RunHandle[Any]) -> None:
         """Shows the progress of the run, in its thread."""

@@ -40,6 +40,9 @@ class LiveFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
     data: Any
     _config: Any
 
+    outdated = False
+    """Whether it belongs to earlier values, also after the next :meth:`draw`, which then leaves it faded."""
+
     _library: Any = traitlets.Instance(PlotlyLibrary).tag(sync=True, **ipywidgets.widget_serialization)
 
     @traitlets.default("_library")
@@ -66,6 +69,8 @@ class LiveFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
         with self.turn:
             if self._page_width is not None:
                 figure.update_layout(page_layout(figure, self._page_width) or {})
+            if self.outdated:
+                figure.update_traces(opacity=FADED)
             same = [trace.type for trace in self.data] == [trace.type for trace in figure.data]
             with self.batch_update():
                 if same:
@@ -83,7 +88,7 @@ class LiveFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
             _overwrite(old, trace)
 
     def fade(self) -> None:
-        """Shows that the figure belongs to earlier values; :meth:`draw` ends that."""
+        """Shows that the figure belongs to earlier values; :meth:`draw` ends that unless it is :attr:`outdated`."""
         with self.turn, self.batch_update():
             for trace in self.data:
                 trace.opacity = FADED

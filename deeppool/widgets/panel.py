@@ -23,7 +23,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     """Base class of deeppool's widgets, displayed at the end of a notebook cell.
 
     Its CSS class, for tests and style sheets, is ``dp-`` and the class name in kebab case. An error in a control's
-    callback is displayed below the controls until a callback succeeds.
+    callback is displayed below the controls until one of a control succeeds.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             options: passed to the VBox.
         """
         self._page = Page()
-        self._page.observe(lambda _: self.guarded(self._fit)(), "width")
+        self._page.observe(lambda _: self._reported(self._fit)(), "width")
         self._error_box = ipywidgets.HTML()
         self._error_box.add_class("dp-problem")
         self._error_count = 0
@@ -69,7 +69,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def on_theme(self, draw: Callable[[], None]) -> None:
         """Registers a function that redraws when the page changes between dark and light."""
-        self._page.observe(lambda _: self.guarded(draw)(), "dark")
+        self._page.observe(lambda _: self._reported(draw)(), "dark")
 
     def on_click(self, button: ipywidgets.Button, callback: Callable[[], object]) -> None:
         """Registers a guarded callback of a button; the page says so if the kernel does not handle a click."""
@@ -98,19 +98,28 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             trace.on_click(self.guarded(handle))
 
     def guarded(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
-        """Wraps a callback so that its errors are displayed; front ends hide errors of widget callbacks."""
+        """Wraps a control's callback: its errors are displayed, as front ends hide them, and its success clears one."""
+        reported = self._reported(callback)
 
         @functools.wraps(callback)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
             before = self._error_count
+            reported(*arguments, **options)
+            # An error that the thread of a started run has reported meanwhile stays.
+            if self._error_count == before:
+                self.clear_error()
+
+        return run
+
+    def _reported(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
+        """Wraps a callback so that its errors are displayed; its success clears none: the user did nothing."""
+
+        @functools.wraps(callback)
+        def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
             try:
                 callback(*arguments, **options)
             except Exception as error:  # displayed to the user, whatever it is
                 self.show_error(error)
-            else:
-                # An error that the thread of a started run has reported meanwhile stays.
-                if self._error_count == before:
-                    self._error_box.value = ""
 
         return run
 
@@ -118,6 +127,10 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Displays an error below the controls."""
         self._error_count += 1
         self._error_box.value = alert(error)
+
+    def clear_error(self) -> None:
+        """Removes the displayed error."""
+        self._error_box.value = ""
 
     @property
     def problem(self) -> str:

@@ -122,7 +122,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
                 self.figure.draw_trace(mark(cached, self._plan))
             else:
                 self.figure.draw(draw(cached, plan=self._plan, dark=self._dark))
-            self.status.value, self._drawn = "", shown
+            self.status.value, self._drawn = "", None if self.figure.outdated else shown
 
     def _cached(self) -> Frontier | SharedCluster | None:
         return self._plans.cached(self.view.value, self._query)

@@ -154,6 +154,8 @@ class RunBrowser(Panel):
             return
         # Plotly on the page keeps a category axis: bars by name would leave their names on an axis of seconds.
         old, self.figure = self.figure, LiveFigure(figure)
+        # Before it is displayed, since the page reports its width only when that changes.
+        self._fit()
         self._drawn.children = (self.figure,)
         old.close()
 

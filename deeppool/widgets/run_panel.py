@@ -50,6 +50,8 @@ class RunPanel(Panel):
             # Assigning a trait updates the browser from any thread.
             self.bar.value, self.bar.bar_style = self.run.progress, COLOURS[self.run.state]
             self.status.value, self.stop.disabled = repr(self.run), ended
+            # They are sampled during the run: afterwards there is nothing to show.
+            self.devices.disabled = ended or self.devices.disabled
 
     def _show_devices(self) -> None:
         self.devices.disabled = True

@@ -9,7 +9,7 @@ from deeppool.base import run_registry
 from deeppool.base.run_registry import RegisteredRun
 from deeppool.errors import RunError
 from deeppool.units import format_seconds
-from deeppool.widgets.panel import Panel
+from deeppool.widgets.panel import Panel, alert
 
 INTERVAL = 1.0
 """Seconds between two refreshes."""
@@ -52,7 +52,8 @@ class RunsPanel(Panel):
             try:
                 found = run_registry.running()
             except RunError as error:
-                self.show_error(error)
+                # Here, where the next refresh that succeeds replaces it.
+                self.status.value = alert(error)
                 return
             for run in found:
                 if run.name in self._rows:

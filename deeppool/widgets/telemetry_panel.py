@@ -27,7 +27,7 @@ class TelemetryPanel(Panel):
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         """Starts following the sampler."""
-        self.sampler = sampler or Sampler()
+        self.sampler, self._is_own = sampler or Sampler(), sampler is None
         self.figure = LiveFigure(_axes(dark=False))
         self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop sampling")
         super().__init__([self.figure, self.status, self.stop])
@@ -36,15 +36,22 @@ class TelemetryPanel(Panel):
         self.on_click(self.stop, self._end)
         self.on_theme(self._recolour)
 
+    def close(self) -> None:
+        """Removes the panel from the page; ends the sampler that it started."""
+        if self._is_own:
+            self.sampler.close()
+        super().close()
+
     def _draw(self) -> None:
         telemetry = self.sampler.telemetry()
         self.status.value = describe(telemetry)
-        with self.figure.batch_update():
+        with self.figure.turn, self.figure.batch_update():
             for column, lines in enumerate((busy(telemetry, SHOWN), memory(telemetry, SHOWN)), start=1):
                 _draw_lines(self.figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
 
     def _recolour(self) -> None:
-        self.figure.update_layout(template=theme.template(dark=self.dark))
+        with self.figure.turn:
+            self.figure.update_layout(template=theme.template(dark=self.dark))
 
     def _end(self) -> None:
         self.sampler.close()

@@ -8,6 +8,7 @@ from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.batch_curves import BEYOND, MOST
+from deeppool.figures.formatting import escape
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Measurement
 from tests.strategies import make_graph, make_profile
@@ -65,6 +66,19 @@ def test_several_layers_are_reported_apart_by_symbol_and_shade():
     points = [trace for trace in figure.data if trace.mode == "markers"]
     assert len({point.marker.symbol for point in points}) == MOST
     assert [point.name for point in points] == [f"layer{n}, estimated" for n in range(MOST)]
+
+
+def test_long_names_that_differ_in_the_middle_are_told_apart():
+    made = profile(3)
+    names = [f"encoder.layers.<encoder_layer_{n}>.self_attention" for n in range(3)]
+    layers = tuple(replace(layer, name=name) for layer, name in zip(made.graph.layers, names, strict=True))
+    figure = figures.batch_curves(replace(made, graph=replace(made.graph, layers=layers)), [0, names[0], 1, 2])
+    assert {trace.legendgroup for trace in figure.data} == set(names)
+    entries = [trace for trace in figure.data if trace.showlegend is not False]
+    assert len({entry.name for entry in entries}) == len(entries) == 3
+    for name in names:
+        for trace in traces(figure, name):
+            assert trace.hovertemplate.startswith(f"<b>{escape(name)}</b>")
 
 
 def test_no_layers_are_the_whole_iteration_beside_what_it_took():

@@ -13,7 +13,7 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.base import cancellation
 from deeppool.cluster.cluster import PRESETS, Cluster, Link
-from deeppool.errors import InvalidValueError, PlanError, RunCancelledError
+from deeppool.errors import InvalidValueError, PlanError, RunCancelledError, RunError
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.plan_graph import MOST_NODES
 from deeppool.figures.timeline import MARK
@@ -165,6 +165,43 @@ def test_while_there_is_no_plan_the_old_one_is_faded_and_buttons_lead_to_the_nex
     panel.gpus.value = 1024
     panel.controls.corrections.children[0].click()
     assert (panel.global_batch.value, panel.plan.gpus) == (1024, 1024)
+
+
+def opacities(panel) -> set:
+    return {trace.opacity for figure in (panel.layers, panel.comparison) for trace in figure.data}
+
+
+def test_while_there_is_no_plan_nothing_else_that_is_touched_brings_the_old_one_back(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    panel, refusal = explorer(), "32 GPUs cannot share a global batch of 16"
+    assert panel.wait(300)
+    panel.gpus.value = 32
+    for touch in (
+        lambda: setattr(panel, "dark", True),
+        lambda: click(panel, 0, 1),
+        lambda: setattr(panel.layer_figure.view, "value", "gpus"),
+        lambda: setattr(panel.compared.view, "value", "shared"),
+        *(button.click for button in (*panel.code.buttons, panel.run_here, panel.button)),
+    ):
+        touch()
+        assert panel.wait(300)
+        assert refusal in panel.problem
+        assert opacities(panel) == {FADED}
+    assert panel.selected == panel.plan.layers[1].name
+    assert {trace.opacity for trace in panel.alternatives.data} == {FADED}
+    assert (panel.summary.layout.visibility, panel.code.text, panel.run.children) == ("hidden", "", ())
+    assert refusal in panel.save_status.value
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(PlanError, match=refusal):
+        panel.save()
+    panel.gpus.value = 4
+    panel.compared.view.value = "frontier"
+    panel.layer_figure.view.value = "bars"
+    assert_shows(panel, dp.plan(PROFILE, replace(CLUSTER, gpus=4), 16, 2.0))
+    assert opacities(panel) | {trace.opacity for trace in panel.alternatives.data} == {None}
+    assert panel.save_status.value == ""
 
 
 def test_what_cannot_be_planned_to_begin_with_is_an_error() -> None:
@@ -628,6 +665,27 @@ def test_a_plan_that_fits_here_gets_a_panel_that_runs_it(monkeypatch: pytest.Mon
     # The run keeps the plan that it was opened for.
     panel.limit.value = 1.0
     assert run.plan.amplification_limit == 2.0
+
+
+def test_a_panel_whose_run_is_in_progress_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(plan, *, on_progress=None, run_control=None, **settings) -> None:
+        cancellation.wait(queue.SimpleQueue(), TIMEOUT)
+
+    monkeypatch.setattr("deeppool.widgets.collocation_panel.launch", wait)
+    panel = explorer(gpus=1)
+    panel.run_here.click()
+    (first,) = panel.run.children
+    run = first.begin()
+    panel.run_here.click()
+    assert "a run of this explorer is still running (stop it first)" in panel.problem
+    with pytest.raises(RunError, match="still running"):
+        panel.prepare_run()
+    assert panel.run.children == (first,)
+    run.cancel()
+    panel.run_here.click()
+    (second,) = panel.run.children
+    assert second is not first
+    assert (first.comm, panel.problem) == (None, "")
 
 
 def test_a_plan_for_gpus_says_how_to_get_one_for_this_machine() -> None:

@@ -22,6 +22,10 @@ class TwoKnobs(Panel):
         self.drawn = []
         self.on_theme(lambda: self.drawn.append(self.dark))
 
+    def _fit(self) -> None:
+        if self._page.width == 1:
+            raise InvalidValueError("too narrow")
+
     def turn(self, change: dict) -> None:
         if change["new"] == 5:
             raise InvalidValueError("5 is <too> much")
@@ -41,6 +45,18 @@ def test_a_callbacks_error_is_shown_until_one_succeeds() -> None:
     assert 'role="alert"' in panel.problem
     panel.knob.value = 6
     assert "KeyError: &#x27;six&#x27;" in panel.problem
+    panel.knob.value = 4
+    assert panel.problem == ""
+
+
+def test_what_the_page_reports_clears_no_error_and_shows_its_own() -> None:
+    panel = TwoKnobs()
+    panel.knob.value = 5
+    panel._page.width = 900
+    panel._page.dark = True
+    assert "5 is &lt;too&gt; much" in panel.problem
+    panel._page.width = 1
+    assert "too narrow" in panel.problem
     panel.knob.value = 4
     assert panel.problem == ""
 

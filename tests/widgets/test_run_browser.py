@@ -12,6 +12,7 @@ from deeppool.planning.report.diff import PlanDiff
 from deeppool.records.record_index import record_index
 from deeppool.records.run_comparison import RunComparison
 from deeppool.widgets import RunBrowser
+from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.run_browser import NOTHING, line
 from tests.figures.records import run_of, two_layer_plan
 
@@ -138,6 +139,17 @@ def test_a_row_has_columns_that_a_list_box_does_not_fold(folder: Path) -> None:
     assert len({row.index(kind) for row in rows for kind in ("plan\u00a0", "run\u00a0") if kind in row}) == 1
     assert rows[0].endswith("not\u00a0a\u00a0file\u00a0of\u00a0deeppool")
     assert max(map(len, rows)) < 115
+
+
+def test_a_new_figure_is_fitted_to_a_narrow_page_before_it_is_displayed(folder: Path) -> None:
+    browser, displayed = RunBrowser(folder), []
+    browser._page.width = 420
+    browser._drawn.observe(lambda change: displayed.append(change.new[0].layout.height), "children")
+    browser.files.value = folder / "plan.json"
+    expected = LiveFigure(browser.static())
+    expected.fit(420)
+    assert displayed == [expected.layout.height]
+    assert expected.layout.height > browser.static().layout.height
 
 
 def test_a_dark_page_has_dark_figures(folder: Path) -> None:

@@ -87,7 +87,11 @@ def test_it_looks_by_itself_until_it_is_closed() -> None:
 def test_a_folder_that_others_may_enter_is_reported_of(tmp_path: Path, panel: RunsPanel) -> None:
     (tmp_path / "deeppool").chmod(0o755)
     panel.refresh()
-    assert "chmod 700" in panel.problem
+    assert "chmod 700" in panel.status.value
+    (tmp_path / "deeppool").chmod(0o700)
+    panel.refresh()
+    assert "You have no runs in progress" in panel.status.value
+    assert panel.problem == ""
 
 
 def test_a_line_says_what_how_far_and_where() -> None:

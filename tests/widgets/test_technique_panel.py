@@ -7,9 +7,10 @@ from deeppool.collectives.transfer_methods import TUNED_DDP
 from deeppool.interleaving.crossover.comparison import compare_orders
 from deeppool.runs.technique_comparison.names import BURST, FIVE_TECHNIQUES
 from deeppool.widgets import OrderPanel, TechniquePanel, order_panel, technique_panel
+from deeppool.widgets.live_figure import LiveFigure
 from tests.interleaving.crossover.test_scheduler import make_job
 from tests.records.test_recorded_files import RECORDED
-from tests.runs.test_handle import wait_until
+from tests.runs.test_handle import TIMEOUT, wait_until
 from tests.runs.test_technique_comparison import measured, predicted
 
 
@@ -33,6 +34,24 @@ def test_a_technique_panel_shows_gains_and_verdicts(monkeypatch: pytest.MonkeyPa
     assert (given["late"], given["repetitions"]) == (0.1, 5)
     assert panel.static() is not None
     assert "ordered transfers    yes" in panel.status.value
+
+
+def test_figures_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        TechniquePanel, "start", lambda panel, ways, repetitions, on_record: dp.start(report, on_record)
+    )
+    panel = TechniquePanel(make_job(), global_batch=8)
+    panel.begin().result(TIMEOUT)
+    wait_until(lambda: not panel.launch.disabled)
+    before = [child for child in panel.children if isinstance(child, LiveFigure)]
+    panel.dark = True
+    now = [child for child in panel.children if isinstance(child, LiveFigure)]
+    assert [figure.comm for figure in before] == [None] * len(now)
+    assert None not in [figure.comm for figure in now]
+
+
+def report(on_record, *, on_progress=None):
+    on_record(measured())
 
 
 def test_a_bad_setting_is_shown_below_the_controls() -> None:

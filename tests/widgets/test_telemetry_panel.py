@@ -1,11 +1,17 @@
 """The panel's arithmetic, and the panel itself without a browser."""
 
+import threading
+from collections.abc import Callable
+
+import pytest
+
 from deeppool import widgets
 from deeppool.figures.telemetry import GIB, busy, memory
 from deeppool.telemetry.record import GpuSample, ProcessSample, Sample, Telemetry
 from deeppool.telemetry.sampler import Sampler
 from deeppool.widgets.telemetry_panel import SHOWN, describe
 from tests.telemetry.test_sampler import Seen
+from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
 
 
 def telemetry(count: int = 2, gpu_problem: str | None = None) -> Telemetry:
@@ -47,3 +53,57 @@ def test_a_panel_follows_its_sampler_and_its_button_ends_it() -> None:
         assert {len(trace.x) for trace in figure.data} == {min(samples, SHOWN)}
         assert "this run" in {trace.name for trace in figure.data}
         assert "MiB" in message.value
+
+
+class Scripted:
+    """A sampler that calls its watchers when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = telemetry(1, "no NVIDIA driver")
+        self.watchers: list[Callable[[], None]] = []
+        self.is_closed = False
+
+    def telemetry(self) -> Telemetry:
+        return self.now
+
+    def watch(self, on_sample: Callable[[], None]) -> None:
+        self.watchers.append(on_sample)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("what", ["a sample", "the theme"])
+def test_what_is_drawn_while_another_thread_hears_the_page_reaches_the_page(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = Scripted()
+    panel, turn, told = widgets.TelemetryPanel(sampler), WatchedLock(), []
+    sampler.now = telemetry()
+
+    def act() -> None:
+        if what == "a sample":
+            sampler.watchers[0]()
+        else:
+            panel.dark = True
+
+    monkeypatch.setitem(panel.figure.__dict__, "_turn", turn)
+    panel.figure.observe(
+        lambda change: told.append(change.new), "_py2js_addTraces" if what == "a sample" else "_py2js_update"
+    )
+    interrupted = InterleavedCall(panel.figure.set_trait, act, turn)
+    monkeypatch.setattr(panel.figure, "set_trait", interrupted)
+    panel.figure.set_state({"_js2py_layoutDelta": {"layout_delta": {}, "layout_edit_id": 0}})
+    interrupted.thread.join(TIMEOUT)
+    # Three lines of a GPU, or one template; None ends each message.
+    assert [message is not None for message in told] == [True, False] * (3 if what == "a sample" else 1)
+
+
+def test_a_closed_panel_ends_its_own_sampler_and_no_other() -> None:
+    before = set(threading.enumerate())
+    panel = widgets.TelemetryPanel()
+    panel.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "deeppool telemetry"]
+    given = Scripted()
+    widgets.TelemetryPanel(given).close()
+    assert not given.is_closed
