@@ -147,7 +147,8 @@ def _mean(losses: list[float]) -> float | None:
 def _notes(ranks: int, cores: int, changes: int) -> tuple[str, ...]:
     notes = [
         "gradients are those of one process on the global batch, up to reduction order; BatchNorm uses the "
-        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan"
+        "statistics of each shard, as in DDP; dropout draws its masks per sample, the same ones whatever the plan, but "
+        "inside fused attention and recurrent layers on each rank"
     ]
     if ranks > cores:
         notes.append(f"{ranks} ranks shared {cores} cores: the times say nothing about {ranks} GPUs")

@@ -3,25 +3,37 @@
 Whether an element is kept is a hash of the run's seed, the iteration, the operator, the sample's position in the global
 batch and the element's position in the sample. A sample then loses the same activations on every rank, so a
 burst-parallel run trains as one process does with the same seed. The hash is computed on the device from the iteration
-there: a replay of a graph draws the masks of its own iteration. Other random operators (dropout inside fused attention,
-stochastic depth) draw on each rank, as in DDP.
+there: a replay of a graph draws the masks of its own iteration. Other random operators (dropout inside fused attention
+and recurrent layers, stochastic depth) draw on each rank, as in DDP.
 
 Counters hashed to random numbers: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011. The hash is
 lowbias32 of Wellons, "Prospecting for Hash Functions", 2018.
 """
 
 import hashlib
+import math
 
 import torch
 from torch import fx, nn
 
 from deeppool.graph.capture.extract import Segment
+from deeppool.graph.capture.sample_layout import SAMPLES, Layout, Samples
 
 WORDS = 2**32
 FACTORS = (0x7FEB352D, 0x846CA68B - WORDS)
 """Of the hash."""
 STEP = 0x9E3779B9 - WORDS
 """Odd factor that spreads consecutive numbers over all words: the golden ratio's."""
+SATURATION = 1.7580993408473766
+"""Of SELU below zero: what alpha dropout puts in the place of an element, before it restores mean and variance."""
+
+FIRST = Samples(0)
+"""Samples in the first dimension, unmerged."""
+aten = torch.ops.aten
+OF_FEATURES = (aten.feature_dropout.default, aten.feature_alpha_dropout.default)
+"""Drop whole channels, which dimension 1 counts."""
+ALPHA = (aten.alpha_dropout.default, aten.feature_alpha_dropout.default)
+DROPOUT = (aten.dropout.default, *OF_FEATURES, aten.alpha_dropout.default)
 
 
 class DropoutSeed:
@@ -46,7 +58,15 @@ class DropoutSeed:
 class SampleDropout(nn.Module):
     """Replacement of one dropout operator."""
 
-    def __init__(self, name: str, probability: float, draw: DropoutSeed, samples: range) -> None:
+    def __init__(
+        self,
+        name: str,
+        probability: float,
+        draw: DropoutSeed,
+        samples: range,
+        layout: Layout = FIRST,
+        kind: torch._ops.OpOverload = aten.dropout.default,
+    ) -> None:
         """Creates the keys of its samples.
 
         Args:
@@ -54,32 +74,52 @@ class SampleDropout(nn.Module):
             probability: part of the elements that are zeroed.
             draw: seed and iteration.
             samples: positions of this process's samples in the global batch.
+            layout: where the operator's tensor counts samples; None: all samples have one mask.
+            kind: the operator, of :data:`DROPOUT`.
         """
         super().__init__()
-        self.probability, self.draw = probability, draw
-        words = [[_word(draw.seed, name, sample, part) for part in range(2)] for sample in samples]
+        self.probability, self.draw, self.kind = probability, draw, kind
+        # A channel that holds elements of all samples is dropped for all.
+        self.layout = None if layout and layout.dim > 1 and kind in OF_FEATURES else layout
+        keyed = samples if self.layout else range(1)
+        words = [[_word(draw.seed, name, sample, part) for part in range(2)] for sample in keyed]
         # In a list, as it is no buffer of the model.
         self.keys = [torch.tensor(words, dtype=torch.int32).reshape(-1, 2).to(draw.iteration.device)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Zeroes elements, and scales the others up by 1 / (1 - probability)."""
+        """Drops elements; scales and shifts the others as the operator does."""
         if self.probability == 1:
             return x * 0
+        shape = tuple(x.shape)
+        kept = self._kept((*shape[:2], *(1 for _ in shape[2:])) if self.kind in OF_FEATURES else shape)
+        if self.kind in ALPHA:
+            scale = 1 / math.sqrt((1 - self.probability) * (1 + self.probability * SATURATION**2))
+            return (torch.where(kept, x, -SATURATION) + SATURATION * self.probability) * scale
+        return x * kept / (1 - self.probability)
+
+    def _kept(self, shape: tuple[int, ...]) -> torch.Tensor:
         elements, iterations = self.keys[0].unsqueeze(2).unbind(1)
-        # If an earlier layer made several rows of each sample, a sample's rows are adjacent.
-        positions = torch.arange(x.numel() // len(elements), dtype=torch.int32, device=x.device)
+        count = len(elements)
+        positions = torch.arange(math.prod(shape) // count, dtype=torch.int32, device=elements.device)
         words = _hash(_hash(positions * STEP ^ elements) ^ _hash(self.draw.iteration * STEP ^ iterations))
-        bound = min(round((1 - self.probability) * WORDS), WORDS - 1) - WORDS // 2
-        return x * (words < bound).reshape(x.shape) / (1 - self.probability)
+        kept: torch.Tensor = words < min(round((1 - self.probability) * WORDS), WORDS - 1) - WORDS // 2
+        if self.layout is None:
+            return kept.reshape(shape)
+        dim, inner = self.layout
+        before, outer, after = shape[:dim], shape[dim] // (count * inner), shape[dim + 1 :]
+        return kept.reshape(count, *before, outer, inner, *after).movedim(0, dim + 1).reshape(shape)
 
 
 def replace_dropout(segment: Segment, draw: DropoutSeed, samples: range) -> None:
     """Replaces every active dropout operator of a stage by a :class:`SampleDropout` for some samples."""
     graph = segment.module.graph
     for node in list(graph.nodes):
-        if node.target is torch.ops.aten.dropout.default and node.args[1] > 0 and node.args[2]:
-            name = f"sample_{node.name}"
-            segment.module.add_submodule(name, SampleDropout(node.name, float(node.args[1]), draw, samples))
+        if node.target in DROPOUT and node.args[1] > 0 and node.args[2]:
+            name, probability = f"sample_{node.name}", float(node.args[1])
+            # Samples are not followed through the loss, which takes outputs with samples first.
+            layout = node.meta.get(SAMPLES, FIRST)
+            module = SampleDropout(node.name, probability, draw, samples, layout, node.target)
+            segment.module.add_submodule(name, module)
             with graph.inserting_before(node):
                 replacement = graph.call_module(name, (node.args[0],))
             _replace(graph, node, replacement)

@@ -34,6 +34,7 @@ RULES = (
     Rule("eager-burst-parallel", eager="full", schedule=True, optimizer="AdamW"),
 )
 DROPOUT = Rule("dropout", dropout=0.4, accumulation=2)
+DROPOUT_ON_ALL = Rule("dropout-data-parallel", dropout=0.4, data_parallel=True)
 BFLOAT = Rule("bfloat16", dtype=torch.float32, precision="bf16")
 SCALED = Rule("scaled", dtype=torch.float32, precision="fp16", infinite_update=1)
 
@@ -109,12 +110,14 @@ def test_updates_are_those_of_one_process(ranks: int, device: str, tmp_path: Pat
 @pytest.mark.processes
 @pytest.mark.parametrize(("ranks", "device"), [(3, "cpu"), (2, "emulated")])
 def test_random_numbers_and_rounding_do_not_depend_on_the_plan(ranks: int, device: str, tmp_path: Path) -> None:
-    spawn(1, (DROPOUT, BFLOAT, SCALED), tmp_path / "one", device)
-    spawn(ranks, (DROPOUT, BFLOAT, SCALED), tmp_path / "several", device)
-    (alone,) = answers(tmp_path / "one", DROPOUT, 1)
-    check(answers(tmp_path / "several", DROPOUT, ranks), alone["state"], alone["losses"].tolist(), 1e-10)
-    other_masks, _ = one_process(DROPOUT)
-    assert not torch.allclose(alone["state"]["head.weight"], other_masks.state_dict()["head.weight"])
+    rules = (DROPOUT, DROPOUT_ON_ALL, BFLOAT, SCALED)
+    spawn(1, rules, tmp_path / "one", device)
+    spawn(ranks, rules, tmp_path / "several", device)
+    for rule in (DROPOUT, DROPOUT_ON_ALL):
+        (alone,) = answers(tmp_path / "one", rule, 1)
+        check(answers(tmp_path / "several", rule, ranks), alone["state"], alone["losses"].tolist(), 1e-10)
+        other_masks, _ = one_process(rule)
+        assert not torch.allclose(alone["state"]["head.weight"], other_masks.state_dict()["head.weight"])
 
     for rule in (BFLOAT, SCALED):
         (alone,) = answers(tmp_path / "one", rule, 1)

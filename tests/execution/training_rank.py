@@ -83,6 +83,10 @@ class Model(nn.Module):
         self.dropout = nn.Dropout(rule.dropout)
         self.tied = nn.Linear(8, 8)
         self.head = nn.Linear(8, 10)
+        if rule.dropout:
+            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=rule.dropout)
+            # Fused attention draws its masks on each rank.
+            self.encoder.self_attn.dropout = 0.0
         if rule.frozen:
             self.left.requires_grad_(False)
             self.tied.bias.requires_grad_(False)
@@ -90,6 +94,9 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.dropout(self.norm(self.stem(x)))
         x = x + torch.tanh(self.left(x)) * self.right_norm(self.right(x))
+        if hasattr(self, "encoder"):
+            # A sequence first, in which samples are dimension 1.
+            x = self.encoder(x.flatten(2).permute(2, 0, 1)).permute(1, 2, 0).unflatten(2, x.shape[2:])
         x = self.dropout(x.mean((2, 3)))
         x = torch.tanh(self.tied(x))
         return self.head(self.tied(x))

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from deeppool.errors import CaptureError
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.grouping import is_tensor, operator_name
-from deeppool.graph.capture.sample_layout import Layout, Samples
+from deeppool.graph.capture.sample_layout import SAMPLES, Layout, Samples
 from deeppool.graph.capture.sample_rules import is_size, prove
 from deeppool.graph.capture.sample_trials import find_layouts
 
@@ -27,7 +27,10 @@ REORDERS = ("index", "gather", "scatter")
 
 
 def check_sample_independence(program: fx.GraphModule, name: str) -> None:
-    """Raises if what the loss reads of a sample depends on other samples, or on their number."""
+    """Raises if what the loss reads of a sample depends on other samples, or on their number.
+
+    Nodes' metadata state where they count samples.
+    """
     layouts: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
         if not is_tensor(node) or is_loss(node):
@@ -42,6 +45,7 @@ def check_sample_independence(program: fx.GraphModule, name: str) -> None:
             found = _find(region, layouts)
             if found is not None:
                 layouts[node] = tuple(found) if isinstance(node.meta["val"], tuple | list) else found[0]
+                node.meta[SAMPLES] = layouts[node]
             elif not (within or _is_integer(node)) or any(is_loss(user) for user in node.users):
                 raise _refusal(region[0], name)
 

@@ -22,6 +22,8 @@ PRIME = 1009
 """A batch by which other sizes are not divisible."""
 Layout = Samples | None
 """Where a tensor counts samples; None: it is the same for all samples and all batches, as a weight is."""
+SAMPLES = "deeppool_samples"
+"""Key of a node's metadata: its layout, or the layouts of its outputs."""
 
 
 def value_at(size: Any, batch: int) -> Any:
