@@ -30,7 +30,9 @@ def import_trace(
     cluster: Annotated[
         str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
     ] = "dgx-a100",
-    batch: Annotated[int, typer.Option(help="Samples per GPU and iteration.")] = 32,
+    batch: Annotated[
+        int, typer.Option(help="Samples per GPU and iteration; of a background at most its profile's largest.")
+    ] = 32,
     background_gpus: Annotated[int, typer.Option(help="Jobs of at most so many GPUs become background jobs.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Number of jobs to take. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the draw of models.")] = 0,

@@ -54,7 +54,7 @@ def plan(
         Literal["exact", "published"],
         typer.Option(
             help="published is the algorithm of DeepPool's paper with the same costs, for comparison: its plan may be "
-            "slower and exceed the limit."
+            "slower and exceed the limit and the memory."
         ),
     ] = "exact",
     gpu_counts: CountsOption = "powers",
@@ -158,6 +158,8 @@ def frontier(
             harvest_of_idle=1.0 if harvest_of_idle is None else harvest_of_idle,
             gpu_counts=gpu_counts,
             network_model=network_model,
+            optimizer=optimizer,
+            memory=bytes_per_gpu,
         )
         try:
             show_sharing(shared, min_background, min_speedup, as_json)

@@ -68,6 +68,7 @@ def simulate(
     iterations: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Iterations of a plan to simulate with random deviations (default: 1000, with --against 200).",
             rich_help_panel=SLOW,
         ),

@@ -7,7 +7,7 @@ deviation may as well be slower.
 from dataclasses import replace
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable
+from deeppool.costs.table import CostTable, price
 from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.baselines import data_parallel_placement
 from deeppool.planning.evaluate.memory import MemoryModel
@@ -43,6 +43,9 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
     noise = profile_noise(profile, -(-plan.global_batch // plan.gpus))
     if not 0 < gain < noise:
         return plan
+    if costs.gpu_counts[-1] < plan.gpus:
+        # All GPUs are not searched where fewer have the same shards.
+        costs = price(profile, costs.network, costs.global_batch, (*costs.gpu_counts, plan.gpus))
     placement = data_parallel_placement(costs)
     kept = assemble_plan(
         profile,
@@ -64,4 +67,4 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
         f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), the profile's layers deviate by "
         f"{100 * noise:.1f} % from its iterations: {KEPT} (profile longer, on an idle machine, to tell more)"
     )
-    return replace(kept, gpu_counts=plan.gpu_counts, caveats=(*kept.caveats, caveat))
+    return replace(kept, caveats=(*kept.caveats, caveat))

@@ -24,6 +24,7 @@ from deeppool.planning.search.memory_constrained import search_fitting
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import search_partitions
 from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes
 
 
 @interruptible
@@ -61,7 +62,8 @@ def plan(
             idle time. See :mod:`deeppool.planning.goal`; only ``fastest`` takes a limit.
         background: profile of the background job that ``cluster_throughput`` counts, at its largest batch.
         search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same costs, which
-            may be slower than the fastest one and exceed the limit (see ``over_limit`` and ``claim`` of the plan).
+            may be slower than the fastest one and exceed the limit and the memory (see ``over_limit``, ``claim`` and
+            ``caveats`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
             All-reduces of gradients overlap the backward pass, in the buckets of a run, as they do in DDP; see
@@ -149,6 +151,14 @@ def plan_from_costs(
     )
     if goal == "fastest" and search == "exact" and costs.overlap:
         made = without_noise(made, profile, costs, memory)
+    capacity = costs.network.cluster.memory
+    if search == "published" and made.memory and capacity is not None and made.memory[0].total > capacity:
+        fullest = made.memory[0]
+        caveat = (
+            f"GPU {fullest.gpus[0]} needs {format_bytes(fullest.total)} and has {format_bytes(capacity)}: the "
+            "published search does not look at memory (the exact one does)"
+        )
+        made = replace(made, caveats=(*made.caveats, caveat))
     return replace(made, search=search, claim=claim, goal=goal, background=background)
 
 

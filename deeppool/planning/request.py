@@ -1,5 +1,6 @@
 """Validation of what a plan is requested for, and the costs that its search reads."""
 
+import math
 from dataclasses import replace
 from typing import get_args
 
@@ -61,7 +62,9 @@ def check_batch(gpus: int, global_batch: int) -> None:
 
 
 def check_limit(limit: float | None) -> None:
-    """Raises InvalidValueError for a limit below 1."""
+    """Raises InvalidValueError for a limit below 1, and an infinite one."""
+    if limit == math.inf:
+        raise InvalidValueError("amplification_limit must be finite, got inf (leave it out for no limit)")
     if limit is not None and not limit >= 1:
         raise InvalidValueError(
             f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"

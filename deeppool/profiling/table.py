@@ -76,7 +76,7 @@ class Profile:
     graphs: bool = False
     """Whether it was measured under CUDA graphs, without kernel launch costs."""
     update_per_byte: float | None = None
-    """Seconds of the optimizer's update, SGD with momentum, per byte of parameters; None: not measured, see
+    """Seconds of the optimizer's update, SGD with momentum, per byte of parameters; None: unknown, see
     :attr:`update_seconds_per_byte`."""
     checks: tuple[IterationCheck, ...] = ()
     """Sum of the layers against the whole iteration, per batch size; empty where not measured."""
@@ -147,7 +147,7 @@ class Profile:
 
     @property
     def update_seconds_per_byte(self) -> float:
-        """Seconds of the optimizer's update per byte of parameters: as measured, else estimated from bandwidth."""
+        """Seconds of the optimizer's update per byte of parameters: as known, else estimated from bandwidth."""
         if self.update_per_byte is not None:
             return self.update_per_byte
         return estimated_update_per_byte(self.device, self.device_name)
@@ -190,7 +190,7 @@ class Profile:
         accuracy = extrapolation_accuracy(self.batch_sizes, self.extrapolation_error)
         lines.append(f"  beyond batch {self.batch_sizes[-1]}: {accuracy}")
         update = self.update_seconds_per_byte * self.graph.parameter_bytes
-        source = "estimated from memory bandwidth" if self.update_per_byte is None else "measured"
+        source = "estimated" if self.update_per_byte is None else self.provenance
         lines.append(f"  update of all parameters: {format_seconds(update)}, {source}")
         return "\n".join([*lines, *(f"  caution: {sentence}" for sentence in self.caveats())])
 

@@ -63,6 +63,16 @@ def test_less_memory_gives_another_plan_and_json_says_what_it_takes(deeppool, pr
     assert json.loads((tmp_path / "p.json").read_text()) == found
 
 
+def test_a_frontier_with_a_background_takes_memory_and_optimizer(deeppool, profile_file):
+    arguments = ("frontier", profile_file, "--gpus", 2, "--global-batch", 16, "--background", profile_file)
+    code, out, _ = deeppool(*arguments, "--memory", "35.5MB", "--json")
+    assert code == 0
+    assert [point["gpus"] for point in json.loads(out)["data_parallel_partitions"]] == [2]
+    code, out, err = deeppool(*arguments, "--memory", "35.5MB", "--optimizer", "adam")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: no static partition of 2 GPUs holds drawn: with data parallelism on all of them")
+
+
 def test_too_little_memory_is_one_line_and_exit_code_1(deeppool, profile_file):
     code, out, err = deeppool("plan", profile_file, "--gpus", 2, "--global-batch", 16, "--memory", "30 MB")
     assert (code, out) == (1, "")

@@ -137,6 +137,7 @@ def test_a_published_trace_becomes_a_workload_beside_its_profiles(folder, tmp_pa
             "as planned",
         ),
         ("plan.json", ["--noise", "noisy.json", "--jitter", "0.1"], "leave out --jitter and --speed"),
+        ("plan.json", ["--jitter", "0.1", "--iterations", "0"], "greater than or equal to 1"),
         ("trace.json", [], "Missing option '--gpus'"),
         ("trace.json", ["--gpus", "4", "--strategy", "partition"], "goes with --strategy partition"),
         ("trace.json", ["--gpus", "4", "--foreground-gpus", "2"], "goes with --strategy partition"),
@@ -153,6 +154,10 @@ def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, to
 def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
+    for what, more in (("plan.json", ()), ("trace.json", ("--gpus", 4))):
+        refused = simulate(folder, what, "--jitter", 0.1, "--seed", -1, *more).exception
+        assert isinstance(refused, InvalidValueError)
+        assert str(refused) == "seed must not be negative, got -1"
     missing = dp.load(folder / "trace.json")
     dp.save(replace(missing, jobs=(replace(missing.jobs[0], source="gone.json"),)), tmp_path / "trace.json")
     assert isinstance(simulate(tmp_path, "trace.json", "--gpus", 4).exception, DocumentError)

@@ -158,6 +158,11 @@ def test_limit_below_one_is_rejected(limit):
         small_plan(limit)
 
 
+def test_an_infinite_limit_is_rejected():
+    with pytest.raises(InvalidValueError, match="amplification_limit must be finite, got inf"):
+        small_plan(float("inf"))
+
+
 def test_layer_that_takes_no_time_is_rejected():
     # An estimate may round a layer to nothing, and an amplification relative to nothing is no number.
     with pytest.raises(InvalidValueError, match="no layer takes no time at all"):

@@ -23,6 +23,7 @@ class LimitedCosts:
         extra: Floats | None = None,
         transfers: float = 1.0,
         *,
+        least_room: Floats | None = None,
         time_price: float = 1.0,
         work_price: float = 0.0,
         update_price: float = 0.0,
@@ -34,6 +35,7 @@ class LimitedCosts:
             limit: None: no limit.
             extra: (L, K) seconds to add to each layer, which the limit does not count.
             transfers: weight of a second of transfers; the limit does not depend on it.
+            least_room: (L, K) or (L, 1) price that is permitted for transfers into a layer, whatever the limit leaves.
             time_price: price of a second of layers and transfers.
             work_price: price of a GPU-second of layers, transfers and updates; of all-reduces too, unless they overlap.
             update_price: price of a GPU-second of updates, in addition to ``work_price``.
@@ -48,12 +50,15 @@ class LimitedCosts:
         allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
         self.room: Floats = self.weight * (allowed - (costs.compute + costs.sync))
         """(L, K) price that the limit leaves for transfers into a layer; negative if it leaves none."""
+        if least_room is not None:
+            self.room = np.maximum(self.room, least_room)
         self.priced = work_price > 0 or (update_price > 0 and bool(costs.update.any()))
         """Whether GPU-seconds have a price."""
         self._price_layers(time_price, update_price, extra)
         self._moves: dict[tuple[int, Locality], Floats] = {}
         self._edges: dict[object, tuple[Floats, Floats, Floats]] = {}
-        self._kinds = self._kinds_of(costs.update, extra)
+        given = [values for values in (extra, least_room) if values is not None]
+        self._kinds = self._kinds_of(costs.update, np.hstack(given) if given else None)
         readings = [tuple(index - source for source in x.predecessors) for index, x in enumerate(self.layers)]
         self._shapes = [(kind, *reads) for kind, reads in zip(self._kinds, readings, strict=True)]
 
@@ -68,10 +73,10 @@ class LimitedCosts:
         self.own: Floats = time_price * own + self.added + (0.0 if extra is None else extra)
         """(L, K) price of a layer without transfers: seconds and GPU-seconds."""
 
-    def _kinds_of(self, updates: Floats, extra: Floats | None) -> list[int]:
+    def _kinds_of(self, updates: Floats, given: Floats | None) -> list[int]:
         """Returns per layer a number that layers of equal costs share."""
         kinds: dict[object, int] = {}
-        added = [b""] * len(self.layers) if extra is None else [row.tobytes() for row in extra]
+        added = [b""] * len(self.layers) if given is None else [row.tobytes() for row in given]
         return [
             kinds.setdefault((layer.signature, layer.parameter_bytes, update, layer.input_bytes, more), len(kinds))
             for layer, update, more in zip(self.layers, updates.tolist(), added, strict=True)

@@ -75,10 +75,9 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
     """
     others = np.ones(costs.compute.shape, dtype=bool)
     others[np.arange(len(choices)), choices] = False
-    limited = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0))
     in_sequence = Placement(costs, choices, (0,) * len(choices))
-    for layer, option in enumerate(choices):
-        limited.room[layer, option] = max(limited.room[layer, option], in_sequence.incoming(layer) * (1 + ROUNDING))
+    incoming = np.array([[in_sequence.incoming(layer)] for layer in range(len(choices))])
+    limited = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0), least_room=incoming * (1 + ROUNDING))
     return replace(_search(limited), optimality="heuristic")
 
 

@@ -1,20 +1,22 @@
 """``dp.share``: foreground speed-up against cluster throughput of two profiled jobs on one cluster."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.goal import background_job
 from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.planner import frontier
-from deeppool.planning.request import gpu_counts_to_search
+from deeppool.planning.request import cluster_with_memory, gpu_counts_to_search
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy
 from deeppool.profiling.table import Profile
+from deeppool.units import format_bytes
 
 
 @interruptible
@@ -28,12 +30,15 @@ def share(
     harvest_of_idle: float = 1.0,
     gpu_counts: GpuCounts = "powers",
     network_model: NetworkModel | None = None,
+    optimizer: Optimizer = "momentum",
+    memory: float | None = None,
 ) -> SharedCluster:
     """Returns foreground speed-up against cluster throughput: burst parallel with collocation, and static partitions.
 
     Every GPU that the foreground leaves idle trains the background job by itself, as in DeepPool (section 1), by the
     model of :mod:`deeppool.planning.studies.tradeoff_record`. A static partition gives k GPUs to the foreground and
-    the others to the background for good, as in the paper's figure 10.
+    the others to the background for good, as in the paper's figure 10. Foregrounds that do not fit into the GPUs'
+    memory are left out.
 
         shared = dp.share(profile, 8, 32, background=profile)
         best = shared.fastest(background_throughput=1000).point
@@ -48,27 +53,38 @@ def share(
         harvest_of_idle: the fraction of the idle time between the foreground's layers that the background uses,
             from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
             never uses train the background at full speed whatever this is.
-        gpu_counts: GPU counts that layers and partitions may have.
-        network_model: as for :func:`deeppool.plan`.
+        gpu_counts: GPU counts that layers and partitions may have; a partition may have all GPUs.
+        network_model: as for :func:`deeppool.plan`, like the next two.
+        optimizer: of the foreground.
+        memory: bytes of each GPU, in place of the cluster's.
 
     Raises:
         InvalidValueError: harvest_of_idle outside 0 … 1, a background batch above the profile's largest, or profiles of
             different devices.
-        PlanError, MissingProfileError: as for :func:`plan`, and where the background's batch is below its profile's.
+        PlanError, MissingProfileError: as for :func:`plan`, where the background's batch is below its profile's, and
+            where data parallelism does not fit on all GPUs.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    held = memory_model(profile, global_batch, optimizer)
+    cluster = cluster_with_memory(cluster, memory, held)
     _check(harvest_of_idle)
     batch = background.batch_sizes[-1] if background_batch is None else background_batch
     sample_time = background_job(profile, background, batch).sample_time
-    counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts)
-    plans = {
+    searched = {*gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts), cluster.gpus}
+    counts = _counts_that_fit(searched, held, cluster)
+    frontiers = {
         # The whole cluster comes first, so that an error names the requested GPU count.
         count: frontier(
-            profile, replace(cluster, gpus=count), global_batch, gpu_counts=gpu_counts, network_model=network_model
+            profile,
+            replace(cluster, gpus=count),
+            global_batch,
+            gpu_counts=gpu_counts,
+            network_model=network_model,
+            optimizer=optimizer,
         )
         for count in reversed(counts)
     }
-    alone = plans[cluster.gpus].single_gpu_iteration_time
+    plans = {count: _fitting(frontiers[count]) for count in counts}
+    alone = frontiers[cluster.gpus].single_gpu_iteration_time
     model = _ThroughputModel(cluster.gpus, global_batch, alone, sample_time, harvest_of_idle)
     return SharedCluster(
         model=profile.graph.model,
@@ -86,14 +102,11 @@ def share(
         points=_collocated(model, plans),
         data_parallel_partitions=tuple(
             model.point(k, time, k * time, strategy="data parallel", collocated=False)
-            for k, time in ((k, plans[k].data_parallel_iteration_time) for k in counts)
+            for k, time in ((k, frontiers[k].data_parallel_iteration_time) for k in counts)
         ),
-        burst_parallel_partitions=tuple(
-            model.point(k, fastest.iteration_time, fastest.gpu_seconds, collocated=False)
-            for k, fastest in ((k, plans[k].points[0]) for k in counts)
-        ),
-        optimality=max((found.optimality for found in plans.values()), key=optimality_factor),
-        search_time=sum(found.search_time for found in plans.values()),
+        burst_parallel_partitions=tuple(model.point(k, *plans[k][0], collocated=False) for k in counts),
+        optimality=_claim(frontiers.values()) if len(counts) == len(searched) else "heuristic",
+        search_time=sum(found.search_time for found in frontiers.values()),
     )
 
 
@@ -103,6 +116,33 @@ def _check(harvest_of_idle: float) -> None:
             f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g} "
             "(a run measures more where the background also ran while the foreground computed; that is not modelled)"
         )
+
+
+def _counts_that_fit(counts: Iterable[int], held: MemoryModel, cluster: Cluster) -> list[int]:
+    """Returns the GPU counts on which data parallelism fits, which takes the least memory of all plans; ascending."""
+    everywhere = {count: (range(count),) * len(held.graph.layers) for count in sorted(counts)}
+    found = [count for count, gpu_sets in everywhere.items() if held.fits(gpu_sets, cluster.memory)]
+    if not found:
+        needed = held.peak(everywhere[cluster.gpus])
+        raise PlanError(
+            f"no static partition of {cluster.gpus} GPUs holds {held.graph.model}: with data parallelism on all of "
+            f"them a GPU needs {format_bytes(needed)}, and has {format_bytes(cluster.memory or 0)} (deeppool plan says "
+            "what fits)"
+        )
+    return found
+
+
+def _fitting(front: Frontier) -> list[tuple[float, float]]:
+    """Returns the seconds and GPU-seconds of the plans that fit, fastest first; of data parallelism if none does."""
+    time = front.data_parallel_iteration_time
+    return [(plan.iteration_time, plan.gpu_seconds) for plan in front.fitting] or [(time, front.gpus * time)]
+
+
+def _claim(frontiers: Collection[Frontier]) -> str:
+    """Returns the weakest claim; none where others may fit in place of plans that do not."""
+    if any(len(front.fitting) < len(front.points) for front in frontiers):
+        return "heuristic"
+    return max((front.optimality for front in frontiers), key=optimality_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +182,9 @@ class _ThroughputModel:
         )
 
 
-def _collocated(model: _ThroughputModel, plans: Mapping[int, Frontier]) -> tuple[OperatingPoint, ...]:
+def _collocated(model: _ThroughputModel, plans: Mapping[int, list[tuple[float, float]]]) -> tuple[OperatingPoint, ...]:
     """Returns the plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
-    found = [
-        model.point(gpus, plan.iteration_time, plan.gpu_seconds)
-        for gpus, front in plans.items()
-        for plan in front.points
-    ]
-    return efficient_points(found)
+    return efficient_points(model.point(gpus, *plan) for gpus, found in plans.items() for plan in found)
 
 
 def efficient_points(points: Iterable[OperatingPoint]) -> tuple[OperatingPoint, ...]:

@@ -104,7 +104,7 @@ class SharingAnswer:
     point: OperatingPoint
     optimality: str
     """``exact``, or ``bound x``: no efficient plan under the condition is more than x times better; ``heuristic``: of
-    the plans that were simulated with interference."""
+    the plans that are known to fit, or were simulated with interference."""
 
     def __str__(self) -> str:
         return f"{self.point}; {self.optimality}"
@@ -135,12 +135,14 @@ class SharedCluster:
     points: tuple[OperatingPoint, ...]
     """Burst parallel with collocation, fastest first; each slower one has more background throughput."""
     data_parallel_partitions: tuple[OperatingPoint, ...]
-    """Partitions by GPU count, the last one on all GPUs; there collocation adds nothing, as no GPU is ever idle."""
+    """Partitions by GPU count, where they fit into memory. The last one is on all GPUs; there collocation adds nothing,
+    as no GPU is ever idle."""
     burst_parallel_partitions: tuple[OperatingPoint, ...]
     """The fastest plan on each GPU count."""
     optimality: str
     """``exact``, or ``bound x``: an efficient plan may be x times faster than the point with as much background;
-    ``heuristic`` where some plans were simulated with interference: others might be better."""
+    ``heuristic`` where some plans do not fit into memory, or were simulated with interference: others might be
+    better."""
     search_time: float
     interference: str = ""
     """Device and date of the interference by which the points were simulated; empty: none is modelled."""
@@ -223,7 +225,7 @@ class SharedCluster:
 
     def _compare(self, partition: OperatingPoint) -> PartitionComparison:
         enough = partition.throughput * (1 - TOLERANCE)
-        # The frontier of a bounded search may lack a match; the partition then replaces it.
+        # A bounded search, or one whose plans do not all fit, may lack a match; the partition then replaces it.
         fastest = next((point for point in self.points if point.throughput >= enough), partition)
         return PartitionComparison(partition, fastest, self._highest_throughput(partition.speedup) or partition)
 

@@ -15,6 +15,7 @@ from deeppool.device.kernels import Kernel
 from deeppool.device.protocol import Precision
 from deeppool.device.roofline import ACCURACY, FITTED, Columns
 from deeppool.errors import InvalidValueError
+from deeppool.profiling.update_estimate import ACCESSES
 
 
 class KernelTimes(Protocol):
@@ -25,7 +26,7 @@ class KernelTimes(Protocol):
     precision: Precision
     threads: int
     error: float
-    update_per_byte: float | None
+    update_per_byte: float
 
     def seconds(self, kernels: Sequence[Kernel]) -> NDArray[np.float64]:
         """Returns the seconds of each kernel."""
@@ -67,12 +68,12 @@ class SheetTimes:
     """Kernel times by a data sheet (:mod:`deeppool.device.roofline`)."""
 
     device, threads = "cuda", 1
-    update_per_byte: float | None = None
 
     def __init__(self, sheet: GpuSheet, precision: Precision) -> None:
         """Takes the rates of a data sheet in a precision."""
         self._sheet, self.precision = sheet, precision
         self.device_name, self.error = sheet.title, ACCURACY[precision].median
+        self.update_per_byte = ACCESSES / sheet.bandwidth
 
     def seconds(self, kernels: Sequence[Kernel]) -> NDArray[np.float64]:
         """Returns the seconds of each kernel."""
@@ -92,8 +93,6 @@ class SheetTimes:
 
 class CalibratedTimes:
     """Kernel times by the calibration of a device (:mod:`deeppool.device.calibration`)."""
-
-    update_per_byte: float | None
 
     def __init__(self, calibration: Calibration) -> None:
         """Takes the rates of a calibration in its precision."""

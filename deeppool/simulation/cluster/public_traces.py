@@ -61,7 +61,7 @@ def import_trace(
         trace_format: the trace that it is of.
         profiles: profiles to draw from, by the name or file that the workload gives as a job's source.
         cluster: what the workload will run on; jobs that need more GPUs are left out.
-        per_gpu_batch: samples per GPU and iteration of every job.
+        per_gpu_batch: samples per GPU and iteration of every job; of a background at most its profile's largest.
         background_gpus: jobs of at most so many GPUs become backgrounds.
         jobs: the first jobs of the trace that fit; None: all.
         seed: of the draw of the profiles.
@@ -83,45 +83,51 @@ def import_trace(
         used = f"it has {len(recorded)} jobs that used a GPU"
         raise InvalidValueError(f"no job of {path} fits on {cluster.gpus} GPUs ({used})")
     start, draw, names = fitting[0].submitted, random.Random(seed), sorted(profiles)
-    time_of = _IterationTimes(profiles, cluster, per_gpu_batch)
-    made = [_trace_job(job, draw.choice(names), start, time_of, background_gpus) for job in fitting]
+    time_of = _IterationTimes(profiles, cluster)
+    made = []
+    for job in fitting:
+        source, background = draw.choice(names), job.gpus <= background_gpus
+        # Simulations refuse a background at a batch of which it is not known whether it fits the device.
+        batch = min(per_gpu_batch, profiles[source].batch_sizes[-1]) if background else per_gpu_batch
+        made.append(_trace_job(job, source, start, time_of, batch=batch, background=background))
     left_out = len(recorded) - sum(job.gpus <= cluster.gpus for job in recorded)
+    capped = "" if background_gpus == 0 else " (a background: at most its profile's largest)"
     method = (
         f"{trace_format} trace {Path(path).name}: {len(made)} of {len(recorded)} jobs that used a GPU ({left_out} "
-        f"larger than {cluster.gpus} GPUs); models drawn from {', '.join(names)}, {per_gpu_batch} samples a GPU, "
-        "iterations from the recorded durations under data parallelism"
+        f"larger than {cluster.gpus} GPUs); models drawn from {', '.join(names)}, {per_gpu_batch} samples a GPU"
+        f"{capped}, iterations from the recorded durations under data parallelism"
     )
     return WorkloadTrace(Path(path).stem, method, tuple(made))
 
 
 def _trace_job(
-    job: RecordedJob, source: str, start: float, time_of: "_IterationTimes", background_gpus: int
+    job: RecordedJob, source: str, start: float, time_of: "_IterationTimes", *, batch: int, background: bool
 ) -> TraceJob:
-    background = job.gpus <= background_gpus
+    computing = 1 if background else job.gpus
     return TraceJob(
         name=job.name,
         role="background" if background else "foreground",
         source=source,
         arrival=job.submitted - start,
-        iterations=max(1, round(job.duration / time_of(source, 1 if background else job.gpus))),
+        iterations=max(1, round(job.duration / time_of(source, computing, batch))),
         gpus=job.gpus,
-        batch=time_of.per_gpu_batch * (1 if background else job.gpus),
+        batch=batch * computing,
     )
 
 
 class _IterationTimes:
-    """Data-parallel iteration times by profile and GPUs, each computed once."""
+    """Data-parallel iteration times by profile, GPUs and per-GPU batch, each computed once."""
 
-    def __init__(self, profiles: Mapping[str, Profile], cluster: Cluster, per_gpu_batch: int) -> None:
-        self._profiles, self._cluster, self.per_gpu_batch = profiles, cluster, per_gpu_batch
-        self._known: dict[tuple[str, int], float] = {}
+    def __init__(self, profiles: Mapping[str, Profile], cluster: Cluster) -> None:
+        self._profiles, self._cluster = profiles, cluster
+        self._known: dict[tuple[str, int, int], float] = {}
 
-    def __call__(self, source: str, gpus: int) -> float:
-        if (source, gpus) not in self._known:
+    def __call__(self, source: str, gpus: int, batch: int) -> float:
+        key = source, gpus, batch
+        if key not in self._known:
             some = replace(self._cluster, gpus=gpus)
-            plan = data_parallel_plan(self._profiles[source], some, self.per_gpu_batch * gpus)
-            self._known[source, gpus] = plan.iteration_time
-        return self._known[source, gpus]
+            self._known[key] = data_parallel_plan(self._profiles[source], some, batch * gpus).iteration_time
+        return self._known[key]
 
 
 def _read(path: Path, trace_format: TraceFormat) -> list[RecordedJob]:

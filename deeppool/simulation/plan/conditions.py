@@ -53,6 +53,8 @@ class Conditions:
                 raise InvalidValueError(f"{name} must not be negative, got {value:g} (0 is none)")
         if not 0 <= self.straggling <= 1:
             raise InvalidValueError(f"straggling is a probability, from 0 to 1, got {self.straggling:g}")
+        if self.seed < 0:
+            raise InvalidValueError(f"seed must not be negative, got {self.seed}")
 
     @property
     def random(self) -> bool:

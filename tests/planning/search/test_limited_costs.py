@@ -38,3 +38,11 @@ def test_transfers_that_count_less_are_permitted_as_before(limit):
     assert (np.isfinite(full.edge(0, 1, SAME_START)[0]) == np.isfinite(half.edge(0, 1, SAME_START)[0])).all()
     assert half.move(0, 1) == pytest.approx(full.move(0, 1) / 2)
     assert half.own == pytest.approx(full.own)
+
+
+def test_layers_of_one_signature_differ_where_one_is_permitted_more():
+    costs = three_layers()
+    limited = LimitedCosts(costs, 1.0, least_room=np.array([[0.0], [0.0], [1.0]]))
+    assert limited.shape([1]) != limited.shape([2])
+    assert not np.isfinite(limited.edge(0, 1, SAME_START)[0][0, 2])
+    assert np.isfinite(limited.edge(1, 2, SAME_START)[0][0, 2])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base import serialization
-from deeppool.cluster.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
@@ -19,6 +19,7 @@ from deeppool.planning.plan import Plan, PublishedClaim
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.published import merge, new_set_terms, search_published
+from deeppool.profiling.shipped import find_profile
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
 from tests.planning.searched import plan
@@ -481,6 +482,13 @@ def test_the_exact_plan_is_never_slower_at_the_amplification_that_the_published_
     assert made.iteration_time <= published.iteration_time * factor * (1 + 1e-12)
 
 
+def test_layers_of_one_signature_may_each_be_over_the_limit_by_their_own_transfers():
+    """Blocks of ResNet-50 are equal; the transfer into only one of them breaks the limit."""
+    made = plan(find_profile("resnet50-h200"), find_cluster("dgx-h200", 4), 16, 1.2, search="published")
+    assert made.over_limit
+    assert math.isfinite(made.iteration_time)
+
+
 # -- as a plan --------------------------------------------------------------------------------------
 
 
@@ -489,6 +497,16 @@ def test_a_published_plan_can_be_simulated_saved_and_read_back(tmp_path, problem
     made = plan(*problem, 1.5, search="published")
     assert simulate(made).iteration_time == pytest.approx(made.iteration_time)
     assert serialization.read(serialization.write(made, tmp_path / "plan.json"), Plan) == made
+
+
+def test_a_published_plan_that_does_not_fit_says_so():
+    # 3 MB of parameters, gradients and momentum, and 8 x 1 + 16 x 3 MB of activations.
+    graph = make_graph([(), (0,)], [(), (0,)], [0, 10**6], [10**6, 3 * 10**6])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 if b == 16 else 2e-3])
+    tight, enough = (plan(profile, Cluster(2), 16, search="published", memory=size) for size in (50e6, 60e6))
+    assert "caution: GPU 0 needs 56.3 MiB and has 47.7 MiB: the published search does not look at memory" in str(tight)
+    assert enough.layers == tight.layers
+    assert "memory" not in str(enough)
 
 
 def test_a_plan_saved_before_there_was_a_choice_of_search_is_an_exact_one(tmp_path):

@@ -391,6 +391,46 @@ def test_any_gpu_count_may_be_a_partition():
     assert [point.gpus for point in shared.data_parallel_partitions] == [1, 2, 3, 4, 6]
 
 
+def test_the_last_partition_has_all_gpus_where_they_are_not_searched():
+    # 4, 5 and 6 GPUs have shards of 2 out of 8 samples.
+    shared = share(perfect(), 6, 8, background(), gpu_counts="all")
+    for partitions in (shared.data_parallel_partitions, shared.burst_parallel_partitions):
+        assert [point.gpus for point in partitions] == [1, 2, 3, 4, 6]
+    assert shared.data_parallel_partitions[-1].background_throughput == 0
+
+
+def keeps_activations():
+    """3 MB of parameters, gradients and momentum, and 1 + 3 MB a sample; the second layer prefers one GPU.
+
+    A GPU holds 67 MB on one GPU, 59 MB where only the first layer is split over two, and 35 MB where both are.
+    """
+    graph = make_graph([(), (0,)], [(), (0,)], [0, 10**6], [10**6, 3 * 10**6])
+    return profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 if b == 16 else 2e-3])
+
+
+@pytest.mark.parametrize(
+    ("memory", "partitions", "burst", "optimality"),
+    [(70e6, [1, 2], 9e-3, "exact"), (60e6, [2], 9e-3, "heuristic"), (50e6, [2], 10e-3, "heuristic")],
+)
+def test_what_does_not_fit_into_memory_is_left_out(memory, partitions, burst, optimality):
+    cluster = Cluster(2, inside=Link(1e15, 0.0, "made by hand"))
+    given, of_cluster = (
+        share(keeps_activations(), place, 16, background(), memory=size)
+        for place, size in ((cluster, memory), (replace(cluster, memory=memory), None))
+    )
+    assert given.points == of_cluster.points
+    assert [point.gpus for point in given.data_parallel_partitions] == partitions
+    assert given.burst_parallel_partitions[-1].iteration_time == pytest.approx(burst, rel=1e-3)
+    assert given.points[0].iteration_time == given.burst_parallel_partitions[-1].iteration_time
+    assert (given.optimality, given.cluster.memory) == (optimality, memory)
+
+
+def test_no_partition_that_fits_is_an_error_and_depends_on_the_optimizer():
+    assert share(keeps_activations(), 2, 16, background(), memory=35.5e6).points
+    with pytest.raises(PlanError, match=r"no static partition of 2 GPUs holds drawn: .* needs 34.3 MiB, and has 33.9"):
+        share(keeps_activations(), 2, 16, background(), memory=35.5e6, optimizer="adam")
+
+
 def test_the_background_batch_defaults_to_the_profiles_largest():
     job = profile_from_times(make_graph([()]), [lambda batch: 1e-3 + 1e-4 * batch])
     assert share(perfect(), 2, 16, job).background_sample_time == pytest.approx(2.6e-3 / 16)

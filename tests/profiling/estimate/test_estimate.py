@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import deeppool as dp
+from deeppool.device.datasheet import gpu_sheet
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.estimate.estimate import VIEW, estimate
 from tests.sampling import sampled
@@ -119,6 +120,13 @@ def test_a_layer_that_is_only_a_view_scales_perfectly():
     (view,) = (index for index, layer in enumerate(found.graph.layers) if layer.operators == ("view",))
     assert found.time(view, 1).total == pytest.approx(VIEW)
     assert found.time(view, 4).total == pytest.approx(4 * VIEW)
+
+
+def test_an_update_is_estimated_from_the_bandwidth_of_an_own_data_sheet():
+    sheet = replace(gpu_sheet("a100-80"), name="own", title="Accelerator of our own", bandwidth=8e12)
+    found = estimate(captured("vgg16"), gpu=sheet, batch_sizes=[1])
+    assert found.update_seconds_per_byte == 5 / 8e12
+    assert "update of all parameters: 346 us, estimated" in found.explain()
 
 
 def test_progress_counts_the_batch_sizes():

@@ -52,10 +52,10 @@ job c,tensorflow,1.0,Running,200.0,,600.0,29.3,100.0,T4
 """
 
 
-def make(tmp_path, trace_format, text, **options):
+def make(tmp_path, trace_format, text, per_gpu_batch=16, **options):
     path = tmp_path / "trace"
     path.write_text(text)
-    return import_trace(path, trace_format, {"net": PROFILE}, CLUSTER, per_gpu_batch=16, **options)
+    return import_trace(path, trace_format, {"net": PROFILE}, CLUSTER, per_gpu_batch=per_gpu_batch, **options)
 
 
 def expected(gpus, seconds):
@@ -90,6 +90,15 @@ def test_small_jobs_become_backgrounds_and_larger_ones_than_the_cluster_are_left
     assert workload.jobs[1].batch == 16
     assert "2 of 3 jobs that used a GPU (1 larger than 8 GPUs)" in workload.method
     assert [job.name for job in make(tmp_path, "helios", HELIOS, jobs=1).jobs] == ["8"]
+
+
+def test_a_background_has_at_most_the_largest_batch_of_its_profile(tmp_path) -> None:
+    workload = make(tmp_path, "helios", HELIOS, per_gpu_batch=32, background_gpus=1)
+    assert [job.batch for job in workload.jobs] == [4 * 32, 16]
+    assert workload.jobs[1].iterations == expected(1, 60)
+    assert "32 samples a GPU (a background: at most its profile's largest)" in workload.method
+    simulated = simulate_cluster(workload, CLUSTER, sources={"net": PROFILE})
+    assert all(job.finish for job in simulated.jobs)
 
 
 @pytest.mark.parametrize("trace_format", ["philly", "helios", "pai"])
