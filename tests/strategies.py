@@ -198,6 +198,17 @@ def computing_problems(draw, graphs=None, gpus=(2, 4)):
     return profile, replace(cluster, measured=replace(network, all_reduce=groups)), batch
 
 
+@st.composite
+def tied_problems(draw, made_of):
+    """Problems in which two layers use the same parameters."""
+    profile, cluster, batch = draw(made_of)
+    layers = list(profile.graph.layers)
+    first, second = sorted(draw(st.lists(st.integers(0, len(layers) - 1), min_size=2, max_size=2)))
+    names = {"parameters": layers[first].parameters, "parameter_bytes": layers[first].parameter_bytes}
+    layers[second] = replace(layers[second], **names)
+    return replace(profile, graph=replace(profile.graph, layers=tuple(layers))), cluster, batch
+
+
 def make_graph(predecessors, input_bytes=None, parameter_bytes=None, activation_bytes=None):
     """A layer graph from its edges; by default it moves and synchronises nothing, and nobody knows what it keeps."""
     layers = [

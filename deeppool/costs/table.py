@@ -32,7 +32,7 @@ class CostTable:
     backward: Floats
     """(L, K) seconds of the backward."""
     sync: Floats
-    """(L, K) seconds of the all-reduce of the layer's gradients."""
+    """(L, K) seconds of the all-reduce of the layer's gradients; tied ones count for the first layer."""
     extrapolated: NDArray[np.bool_]
     """(L, K) whether the time is extrapolated above the profile's largest batch."""
     reshard_latency: Floats
@@ -56,12 +56,7 @@ class CostTable:
 
         Tied parameters count for the first layer that uses them.
         """
-        seen: set[tuple[str, ...]] = set()
-        sizes = []
-        for layer in self.graph.layers:
-            sizes.append(0 if layer.parameters in seen else layer.parameter_bytes)
-            seen.add(layer.parameters)
-        seconds: Floats = np.array(sizes) * (self.update_per_byte if self.overlap else 0.0)
+        seconds: Floats = np.array(self.graph.gradient_bytes) * (self.update_per_byte if self.overlap else 0.0)
         return seconds
 
     def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
@@ -83,7 +78,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
     """
     layers = profile.graph.layers
     forward, backward, extrapolated = _layer_times(profile, range(len(layers)), global_batch, gpu_counts)
-    sizes, which = np.unique([layer.parameter_bytes for layer in layers], return_inverse=True)
+    sizes, which = np.unique(profile.graph.gradient_bytes, return_inverse=True)
     sync = np.array([[network.all_reduce_time(g, int(size)) for g in gpu_counts] for size in sizes])
     reshard = _reshard_terms(network, global_batch, gpu_counts)
     return CostTable(

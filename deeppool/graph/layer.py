@@ -1,7 +1,9 @@
 """Layers and their graph, as plain records."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from deeppool.errors import InvalidValueError
@@ -55,7 +57,8 @@ class Layer:
         return f"{self.name} ({' + '.join(self.operators)}), {format_bytes(self.parameter_bytes)} of parameters"
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots, since what follows from the layers is kept.
+@dataclass(frozen=True)
 class LayerGraph:
     """Layers in a topological order; the last one computes the loss."""
 
@@ -94,6 +97,40 @@ class LayerGraph:
         """Hash of all that matters for planning and running."""
         text = repr((self.input_shape, [(x.name, x.operators, x.predecessors, x.signature) for x in self.layers]))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def gradients(self) -> tuple[Mapping[str, int], ...]:
+        """Per layer the bytes of the gradients that its backward completes, by the name of the parameter.
+
+        A tied parameter counts for the first layer that uses it, which is the last in the backward pass. Where only
+        the sum of a layer's parameters is known, it is that of the first one.
+        """
+        seen, found = set[str](), list[Mapping[str, int]]()
+        for layer in self.layers:
+            sizes = (layer.parameter_bytes,) if layer.parameter_sizes is None else layer.parameter_sizes
+            named = zip(layer.parameters, sizes, strict=False)
+            found.append({name: size for name, size in named if size and name not in seen})
+            seen |= found[-1].keys()
+        return tuple(found)
+
+    @cached_property
+    def gradient_bytes(self) -> tuple[int, ...]:
+        """Per layer the bytes of the gradients that its backward completes: of its parameters, tied ones once."""
+        return tuple(sum(sizes.values()) for sizes in self.gradients)
+
+    @cached_property
+    def tied(self) -> Mapping[tuple[int, ...], int]:
+        """Bytes of the parameters that several layers use, by these layers, ascending."""
+        users: dict[str, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for name in layer.parameters:
+                users.setdefault(name, []).append(index)
+        found: dict[tuple[int, ...], int] = {}
+        for sizes in self.gradients:
+            for name, size in sizes.items():
+                if len(users[name]) > 1:
+                    found[tuple(users[name])] = found.get(tuple(users[name]), 0) + size
+        return found
 
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Returns, per layer, the layers that read it."""

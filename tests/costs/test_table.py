@@ -106,6 +106,18 @@ def test_a_batch_below_the_profile_is_refused_by_name():
         price(profile, Network(Cluster(4)), 8, (1, 2, 4))
 
 
+def test_a_tied_parameter_counts_once_beside_a_bias():
+    """The second layer uses the first one's 8 bytes and has 4 of its own."""
+    graph = make_graph([(), (0,)], parameter_bytes=[8, 12])
+    head = replace(graph.layers[1], parameters=("layer0.weight", "layer1.bias"), parameter_sizes=(8, 4))
+    graph = replace(graph, layers=(graph.layers[0], head))
+    profile = replace(profile_from_times(graph, [lambda b: 1.0] * 2), update_per_byte=2.0)
+    network = Network(Cluster(2))
+    costs = price(profile, network, 4, (1, 2))
+    assert costs.update.tolist() == [16, 8]
+    assert costs.sync[:, 1].tolist() == [network.all_reduce_time(2, 8), network.all_reduce_time(2, 4)]
+
+
 def test_updates_count_tied_parameters_once_and_nothing_in_the_papers_model():
     """Four layers of 8, 8, 0 and 4 bytes, of which the first two have the same 8; 2 s a byte."""
     graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[8, 8, 0, 4])

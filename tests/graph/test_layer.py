@@ -22,6 +22,19 @@ def test_successors_are_the_layers_that_read_one() -> None:
     assert DIAMOND.successors() == ((1, 2), (3,), (3,), ())
 
 
+def test_a_tied_parameter_counts_for_the_first_layer_that_uses_it() -> None:
+    """Layer 3 uses the weight of layer 0 and has a bias of its own; the file of layer 1 has the sum only."""
+    graph = with_layer(0, parameters=("w", "b"), parameter_sizes=(100, 10), parameter_bytes=110)
+    layers = list(graph.layers)
+    layers[1] = replace(layers[1], parameters=("scale", "shift"), parameter_bytes=6)
+    layers[3] = replace(layers[3], parameters=("w", "bias"), parameter_sizes=(100, 4), parameter_bytes=104)
+    graph = replace(graph, layers=tuple(layers))
+    assert graph.gradients == ({"w": 100, "b": 10}, {"scale": 6}, {}, {"bias": 4})
+    assert graph.gradient_bytes == (110, 6, 0, 4)
+    assert graph.tied == {(0, 3): 100}
+    assert not DIAMOND.tied
+
+
 @pytest.mark.parametrize(
     ("changes", "phrase"),
     [

@@ -31,7 +31,7 @@ def job_memory(name: str, graph: LayerGraph, samples: int) -> JobMemory:
     """Estimates the memory of a captured job with some samples on a rank; activations count where they are known."""
     return JobMemory(
         name,
-        state=STATES * sum(layer.parameter_bytes for layer in graph.layers),
+        state=STATES * sum(graph.gradient_bytes),
         activations=samples * sum(layer.activation_bytes or 0 for layer in graph.layers),
     )
 

@@ -96,7 +96,7 @@ def partition_costs(
     found = []
     for part in parts:
         times = [profile.time(layer, samples) for layer in part]
-        size = sum(profile.graph.layers[layer].parameter_bytes for layer in part)
+        size = sum(profile.graph.gradient_bytes[layer] for layer in part)
         moved = samples * _bytes_across(profile, part[-1])
         summed = network.all_reduce_time(cluster.gpus, size)
         found.append(

@@ -91,7 +91,7 @@ def wave_memory(graph: LayerGraph, parts: Sequence[Sequence[int]], samples: int,
         samples: samples of one batch.
         waves: batches in progress at the same time.
     """
-    weights = [sum(graph.layers[layer].parameter_bytes for layer in part) for part in parts]
+    weights = [sum(graph.gradient_bytes[layer] for layer in part) for part in parts]
     saved = [samples * sum(graph.layers[layer].activation_bytes or 0 for layer in part) for part in parts]
     ranks = len(parts)
     needs = []

@@ -26,9 +26,6 @@ def alternative_costs(
     def amplifications(where: Placement) -> dict[int, float]:
         return {i: amplification(where.time(i), where.gpu_count(i), float(costs.compute[i, 0])) for i in touched}
 
-    def gpu_seconds(where: Placement) -> float:
-        return sum((where.time(i) + float(costs.update[i])) * where.gpu_count(i) for i in touched)
-
     found = []
     for option, count in enumerate(costs.gpu_counts):
         if option == placement.options[index] or count > placement.free_widths[index]:
@@ -40,7 +37,7 @@ def alternative_costs(
             for i, value in after.items()
             if limit is not None and value > limit * (1 + TOLERANCE)
         ]
-        if gpu_seconds(other) - gpu_seconds(placement) > spare_gpu_seconds * (1 + TOLERANCE):
+        if placement.gpu_seconds_change(other, touched) > spare_gpu_seconds * (1 + TOLERANCE):
             over.append(WHOLE_ITERATION)
         change, sync = placement.time_change(other, touched), float(costs.sync[index, option])
         found.append(AlternativeCost(count, change, after[index], tuple(over), other.incoming(index), sync))

@@ -20,9 +20,9 @@ def data_parallel_time(costs: CostTable) -> float:
     The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
     """
     network = costs.network
-    gpus, layers = network.cluster.gpus, costs.graph.layers
+    gpus = network.cluster.gpus
     if not costs.overlap:
-        sync = sum(network.all_reduce_time(gpus, layer.parameter_bytes) for layer in layers)
+        sync = sum(network.all_reduce_time(gpus, size) for size in costs.graph.gradient_bytes)
         return float(costs.compute[:, -1].sum()) + sync
     return data_parallel_placement(costs).iteration_time
 

@@ -144,7 +144,7 @@ class LowerBound:
         return permitted
 
     def _least_sync_of(self, layer: int) -> Floats:
-        size = self.costs.graph.layers[layer].parameter_bytes
+        size = self.costs.graph.gradient_bytes[layer]
         if size >= ALONE_BYTES:
             alone: Floats = self.costs.sync[layer]
             return alone

@@ -96,7 +96,7 @@ class Placement:
             return self.schedule.iteration_time
         return self._seconds_of(self.tree, self._passes)
 
-    @property
+    @cached_property
     def gpu_seconds(self) -> float:
         """GPUs x seconds, over all layers and updates; of overlapping all-reduces only the part that nothing hides."""
         if self.costs.overlap:
@@ -120,8 +120,9 @@ class Placement:
         sync = costs.sync[rows].tolist()
         all_reduce = sync
         if self.costs.overlap:
-            sizes = [layer.parameter_bytes for layer in costs.graph.layers]
-            all_reduce = bucket_seconds(self.order, self.gpus, sizes, costs.network.all_reduce_time)
+            all_reduce = bucket_seconds(
+                self.order, self.gpus, costs.graph.gradient_bytes, costs.network.all_reduce_time, costs.graph.tied
+            )
         incoming = map(self.incoming, rows[0])
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
         return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
@@ -150,6 +151,12 @@ class Placement:
         passes = {**dict(enumerate(self._passes)), **{layer: other.passes(layer) for layer in touched}}
         parts = {id(self._parts[layer]): self._parts[layer] for layer in touched}
         return sum(self._seconds_of(part, passes) - self._part_seconds[key] for key, part in parts.items())
+
+    def gpu_seconds_change(self, other: "Placement", touched: Iterable[int]) -> float:
+        """Returns the GPU-seconds by which ``other``, whose times differ only in ``touched`` layers, takes more."""
+        if self.costs.overlap:
+            return other.gpu_seconds - self.gpu_seconds
+        return sum(other.time(x) * other.gpu_count(x) - self.time(x) * self.gpu_count(x) for x in touched)
 
     def passes(self, layer: int) -> tuple[float, float]:
         """Returns the seconds of a layer in the forward and in the backward pass."""

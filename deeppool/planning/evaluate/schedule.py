@@ -31,7 +31,7 @@ Else layers, transfers and all-reduces are assumed not to slow one another. That
 memory bandwidth, links and multiprocessors.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Protocol
@@ -132,24 +132,36 @@ def stages_in_order(order: Order, gpus: Gpus) -> Iterator[tuple[int, ...]]:
 
 
 def bucket_seconds(
-    order: Order, gpus: Gpus, gradient_bytes: Sequence[int], all_reduce_time: Callable[[int, int], float]
+    order: Order,
+    gpus: Gpus,
+    gradient_bytes: Sequence[int],
+    all_reduce_time: Callable[[int, int], float],
+    tied: Mapping[tuple[int, ...], int] | None = None,
 ) -> list[float]:
     """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
 
-    A stage's gradients share no bucket with those of another one.
+    A stage's gradients share no bucket with those of another one. Those of tied parameters are summed over the GPUs
+    of all layers that use them: where these are more than the first layer's, they share no bucket with others.
 
     Args:
         order: order of the layers, see :func:`order_of`.
         gpus: per layer its GPUs.
-        gradient_bytes: per layer.
+        gradient_bytes: per layer; of tied parameters for the first one.
         all_reduce_time: seconds of an all-reduce, by number of GPUs and bytes.
+        tied: bytes of the parameters that several layers use, by these layers, the first one first.
     """
-    seconds = [0.0] * len(gpus)
+    seconds, shared = [0.0] * len(gpus), list(gradient_bytes)
+    for users, size in (tied or {}).items():
+        counts = {len(gpus[layer]) for layer in users} | {len(set().union(*(gpus[layer] for layer in users)))}
+        if max(counts) > len(gpus[users[0]]):
+            shared[users[0]] -= size
+            # No less than over the GPUs of any of them, which is what bounds of plans count.
+            seconds[users[0]] += max(all_reduce_time(count, size) for count in counts)
     for stage in stages_in_order(order, gpus):
-        backward = [layer for layer in reversed(stage) if gradient_bytes[layer]]
-        for bucket in group_into_buckets([gradient_bytes[layer] for layer in backward]):
+        backward = [layer for layer in reversed(stage) if shared[layer]]
+        for bucket in group_into_buckets([shared[layer] for layer in backward]):
             members = [backward[position] for position in bucket]
-            together = sum(gradient_bytes[layer] for layer in members)
+            together = sum(shared[layer] for layer in members)
             seconds[members[-1]] += all_reduce_time(len(gpus[members[0]]), together)
     return seconds
 

@@ -27,6 +27,9 @@ ones only (a beam search); the least that the others add up to then bounds all p
 Branches that run side by side are bounded: a way may go from a join to its fork over the whole block, by what no way
 through it takes less than with at least two groups of GPUs. Their all-reduces count for nothing there, and a bucket
 does not go on through them, as in a run. What is found then is a bound of all plans.
+
+A tied parameter is summed over the GPUs of all layers that use it, after the backward of the first one: a way remembers
+the options of the others until then. A small one, and one used in a block, counts for the first layer's GPUs only.
 """
 
 import math
@@ -168,13 +171,24 @@ class _FlowShop:
         """(L, K) seconds of the forward and of the update, which all layers in sequence have on one GPU."""
         per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
         self.per_byte: Floats = np.array(per_byte)
-        sizes = np.array([costs.graph.layers[layer].parameter_bytes for layer in self.backward])
+        sizes = np.array(costs.graph.gradient_bytes)[self.backward]
         self.small = np.where(sizes < ALONE_BYTES, sizes, 0)
         """(position,) bytes of gradients that share a bucket."""
         self.filled: Integers = np.append(0, np.cumsum(self.small))
         """Bytes of such gradients before each layer backward."""
-        positions = {layer: position for position, layer in enumerate(self.backward)}
+        self.positions = positions = {layer: position for position, layer in enumerate(self.backward)}
         self.forks = {join: positions.get(block.fork, len(order)) for join, block in blocks.items()}
+        self.tied: dict[int, tuple[tuple[int, ...], int]] = {}
+        """Users and bytes of tied parameters whose all-reduce depends on all of them, by the first user."""
+        inside = {x for join, fork in self.forks.items() for x in self.backward[positions[join] : fork]}
+        for users, size in costs.graph.tied.items():
+            last = max(positions[x] for x in users) == positions[users[0]]
+            if size >= ALONE_BYTES and last and not inside.intersection(users):
+                self.tied[users[0]] = users, size
+        self.kept: dict[int, int] = {}
+        """Per layer whose option is needed longer than its own step, the layer until whose step it is."""
+        for first in sorted(self.tied, key=positions.__getitem__):
+            self.kept.update(dict.fromkeys(self.tied[first][0], first))
         shares = np.array(SHARES)
         self.weights: Floats = shares + (1 - shares) * self.computing
         """Per share the weight of the lag: of what is left to all-reduce, cores compute at least their share."""
@@ -210,8 +224,9 @@ class _FlowShop:
         A layer adds forward + backward to the seconds and takes at most backward - sync off the lag; transfers
         take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
         """
-        shares = np.array(SHARES)[:, None, None]
-        added = self.forward + (1 - shares) * self.costs.backward + self.weights[:, None, None] * self.sync
+        shares, sync = np.array(SHARES)[:, None, None], self.sync.copy()
+        sync[list(self.tied)] = 0  # awaited, see there
+        added = self.forward + (1 - shares) * self.costs.backward + self.weights[:, None, None] * sync
         added = np.where(self.prices.room >= 0, added, np.inf)
         rests: list[Floats] = [np.zeros((len(SHARES), 1))]
         for position, layer in reversed(list(enumerate(self.backward))):
@@ -230,9 +245,24 @@ class _FlowShop:
     def _sources(self, layer: int) -> tuple[int, ...]:
         return self.costs.graph.layers[layer].predecessors
 
+    def _awaited(self, labels: _Labels, position: int) -> Floats:
+        """Returns (way,) seconds that tied parameters add at least to the lag from a position on."""
+        seconds = np.zeros(len(labels.seconds))
+        for first in self.tied:
+            if self.positions[first] >= position:
+                seconds += self._tied_seconds(labels, first)
+        return seconds
+
+    def _tied_seconds(self, labels: _Labels, first: int) -> Floats:
+        """Returns (way,) seconds of the all-reduce of a tied parameter over the GPUs of the users that are known."""
+        users, size = self.tied[first]
+        known = [self.option(labels, user) for user in users if user in labels.pending]
+        seconds = [self._seconds(options, np.array(size)) for options in known]
+        return np.max(seconds, axis=0) if seconds else np.zeros(len(labels.seconds))
+
     def _efficient(self, labels: _Labels, position: int, at_most: float) -> _Labels:
         """Returns the ways that go on at a position and may become faster than ``at_most``."""
-        lag, rest = labels.lag, self.rests[position]
+        lag, rest = labels.lag + self._awaited(labels, position), self.rests[position]
         if position < len(self.backward):
             option = self.option(labels, self.backward[position])
             # An open bucket stays on the GPUs of the next layer, and adds at least its bytes.
@@ -275,7 +305,10 @@ class _FlowShop:
         permitted = (moved <= self.prices.room[layer, here]) & (same | (labels.bucket < OPEN))
         bucket = np.where(same, labels.bucket, NO_BUCKET)
         labels = replace(labels, seconds=seconds, lag=labels.lag - beside, bucket=bucket)
-        return self._without(labels.keep(np.nonzero(permitted)[0]), layer)
+        labels = labels.keep(np.nonzero(permitted)[0])
+        for done in [each for each in labels.pending if self.kept.get(each, each) == layer]:
+            labels = self._without(labels, done)
+        return labels
 
     def _over(self, labels: _Labels, position: int) -> _Labels:
         """Returns the ways with a whole block side by side, for all options of its fork.
@@ -299,7 +332,10 @@ class _FlowShop:
         """Returns the ways with the all-reduces that start after the backward of a layer, for all that may be."""
         layer = self.backward[position]
         if not self.small[position]:
-            return replace(labels, lag=labels.lag + self.sync[layer, self.option(labels, layer)])
+            seconds = self.sync[layer, self.option(labels, layer)]
+            if layer in self.tied:
+                seconds = np.maximum(seconds, self._tied_seconds(labels, layer))
+            return replace(labels, lag=labels.lag + seconds)
         labels = labels.keep(np.nonzero(labels.bucket != SENT)[0])
         here = self.option(labels, layer)
         begun = np.where(labels.bucket < OPEN, position, labels.bucket - OPEN)
@@ -327,7 +363,8 @@ class _FlowShop:
             if self.count ** len(pending) * (OPEN + len(self.backward)) > np.iinfo(np.intp).max:
                 raise TooManyOptionsError
             rest = self.rests[position].min(axis=1)
-            least = (labels.seconds + self.weights[:, None] * labels.lag + rest[:, None]).max(axis=0)
+            lag = labels.lag + self._awaited(labels, position)
+            least = (labels.seconds + self.weights[:, None] * lag + rest[:, None]).max(axis=0)
             labels = self._few(labels, least, MOST_READ // self.count)
             digit = self.count ** pending.index(source)
             ways = len(labels.seconds)

@@ -78,8 +78,10 @@ class LimitedCosts:
         kinds: dict[object, int] = {}
         added = [b""] * len(self.layers) if given is None else [row.tobytes() for row in given]
         return [
-            kinds.setdefault((layer.signature, layer.parameter_bytes, update, layer.input_bytes, more), len(kinds))
-            for layer, update, more in zip(self.layers, updates.tolist(), added, strict=True)
+            kinds.setdefault((layer.signature, size, update, layer.input_bytes, more), len(kinds))
+            for layer, size, update, more in zip(
+                self.layers, self.costs.graph.gradient_bytes, updates.tolist(), added, strict=True
+            )
         ]
 
     def move(self, source: int, layer: int, place: Locality = SAME_START) -> Floats:

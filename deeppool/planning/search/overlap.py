@@ -210,7 +210,7 @@ def relaxed_costs(
 
 def least_sync(costs: CostTable) -> Floats:
     """Returns (L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs."""
-    sizes = np.array([layer.parameter_bytes for layer in costs.graph.layers])[:, None]
+    sizes = np.array(costs.graph.gradient_bytes)[:, None]
     per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
     least: Floats = np.where(sizes >= ALONE_BYTES, costs.sync, sizes * np.array(per_byte))
     return least

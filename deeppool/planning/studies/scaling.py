@@ -169,7 +169,7 @@ class _Site:
         self.job, self.gpus, self.bandwidth = job, gpus, bandwidth
         self.network = Network(full_bisection(gpus, bandwidth, latency), job.network_model)
         self.counts = gpu_counts_to_search(gpus, gpus)
-        self.sync = sum(self.network.all_reduce_time(gpus, x.parameter_bytes) for x in job.profile.graph.layers)
+        self.sync = sum(self.network.all_reduce_time(gpus, size) for size in job.profile.graph.gradient_bytes)
 
     def point(self, strategy: Strategy, parallelism: Parallelism, single_time: float) -> ScalingPoint:
         """Returns the point of one strategy; its speed-up is relative to ``single_time``."""

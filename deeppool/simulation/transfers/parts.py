@@ -2,7 +2,6 @@
 
 from deeppool.collectives.batching import Gradient
 from deeppool.errors import InvalidValueError
-from deeppool.graph.layer import Layer
 from deeppool.profiling.table import Profile
 from deeppool.records.transfer_plan import PartTimes
 
@@ -23,16 +22,15 @@ def parts_of(profile: Profile, batch: int, ranks: int) -> tuple[list[PartTimes],
         InvalidValueError: the model has no parameters.
         MissingProfileError: the profile has no time for the batch.
     """
-    everyone, seen = tuple(range(ranks)), set[str]()
+    everyone = tuple(range(ranks))
     parts, gradients = list[PartTimes](), list[Gradient]()
     before = (0.0, 0.0)
     """Forward and backward of the layers before the first one with parameters."""
     for index, layer in enumerate(profile.graph.layers):
         time = profile.time(index, batch)
         forward, backward = before[0] + time.forward, before[1] + time.backward
-        own = {name: size for name, size in _sizes(layer).items() if name not in seen}
+        own = profile.graph.gradients[index]
         if own:
-            seen |= own.keys()
             gradients += [Gradient(name, size, len(parts), everyone) for name, size in own.items()]
             update = sum(own.values()) * profile.update_seconds_per_byte
             parts.append(PartTimes(layer.name, forward + update, backward, everyone))
@@ -43,10 +41,3 @@ def parts_of(profile: Profile, batch: int, ranks: int) -> tuple[list[PartTimes],
     if not parts:
         raise InvalidValueError(f"{profile.graph.model} has no parameters, so there is nothing to send")
     return parts, gradients[::-1]
-
-
-def _sizes(layer: Layer) -> dict[str, int]:
-    """Returns the bytes of each parameter of a layer that trains."""
-    if layer.parameter_sizes is None:
-        return {layer.parameters[0]: layer.parameter_bytes} if layer.parameter_bytes else {}
-    return dict(zip(layer.parameters, layer.parameter_sizes, strict=True))

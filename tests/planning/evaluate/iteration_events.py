@@ -2,9 +2,10 @@
 
 Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
 first in the queues of all its GPUs. A gradient of 4 MiB or more has an all-reduce of its own; smaller ones share them,
-25 MiB or more in each, and none waits for a gradient on other GPUs. What is computed or moved beside an all-reduce on
-one of its GPUs advances at a lower rate. Prices come from ``Definition``, nothing from
-``deeppool.planning``.
+25 MiB or more in each, and none waits for a gradient on other GPUs. A parameter that several layers use is summed over
+the GPUs of all, after the backward of the first one, and by itself where these are more than the first one's: as long
+as over the GPUs of any of them, or longer. What is computed or moved beside an all-reduce on one of its GPUs advances
+at a lower rate. Prices come from ``Definition``, nothing from ``deeppool.planning``.
 """
 
 import heapq
@@ -39,7 +40,22 @@ class _Iteration:
         self.queues = defaultdict(deque)
         self.all_reduces = {}
         self.tasks, self.flying = [], {}
+        self.wider = self.tied_on_more_gpus()
         self.buckets = self.fill_buckets()
+
+    def tied_on_more_gpus(self):
+        """Seconds of the all-reduce of a layer's parameters that other layers use on more GPUs."""
+        found, layers = {}, self.definition.layers
+        for layer, own in enumerate(layers):
+            users = [
+                place for place, other in zip(self.places, layers, strict=True) if other.parameters == own.parameters
+            ]
+            gpus = {gpu for count, start in users for gpu in range(start, start + count)}
+            size = self.definition.gradient_bytes(layer)
+            if size and len(gpus) > self.places[layer][0]:
+                counts = (len(gpus), min(gpus)), *users
+                found[layer] = max(self.definition.all_reduce(size, place) for place in counts)
+        return found
 
     def fill_buckets(self):
         """The bytes of the all-reduce that follows a layer's backward."""
@@ -62,7 +78,7 @@ class _Iteration:
         return ready
 
     def bytes_of(self, layer):
-        return self.definition.layers[layer].parameter_bytes
+        return 0 if layer in self.wider else self.definition.gradient_bytes(layer)
 
     def in_order(self, part):
         """The layers of a forward pass, with None where lanes begin or end."""
@@ -98,7 +114,7 @@ class _Iteration:
         seconds = defaultdict(float)
         for layer, (count, start) in enumerate(self.places):
             for gpu in range(start, start + count):
-                seconds[gpu] += self.bytes_of(layer) * self.definition.profile.update_per_byte
+                seconds[gpu] += self.definition.gradient_bytes(layer) * self.definition.profile.update_per_byte
         return seconds
 
     def advance(self):
@@ -177,6 +193,7 @@ class _Iteration:
         """An all-reduce joins the queues of its GPUs."""
         count, start = self.places[layer]
         seconds = self.definition.all_reduce(self.buckets.get(layer, 0), self.places[layer])
+        seconds += self.wider.get(layer, 0.0)
         if seconds > 0:
             for gpu in range(start, start + count):
                 self.queues[gpu].append((layer, seconds))

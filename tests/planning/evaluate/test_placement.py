@@ -8,6 +8,7 @@ import pytest
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
+from deeppool.planning.evaluate.baselines import data_parallel_time
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.search import search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
@@ -62,6 +63,25 @@ def test_free_width_inside_a_node_ends_with_the_node():
     edges = [(), (0,), (0,), (1, 2)]
     assert placed(edges, (0, 1, 0, 0), (0, 0, 2, 0), node=3).free_widths == (8, 2, 1, 8)
     assert placed(edges, (0, 1, 0, 0), (0, 0, 3, 0), node=3).free_widths == (8, 3, 5, 8)
+
+
+@pytest.mark.parametrize("model", ["ring", "paper"])
+def test_data_parallelism_sums_a_tied_parameter_once(model):
+    graph = make_graph([(), (0,), (1,)], parameter_bytes=[2**24, 0, 2**24])
+    tied = replace(graph.layers[2], parameters=graph.layers[0].parameters)
+    alone = replace(graph.layers[2], parameter_bytes=0)
+    times = [
+        data_parallel_time(
+            price(
+                profile_from_times(replace(graph, layers=(*graph.layers[:2], last)), [lambda b: 1e-3 * b] * 3),
+                Network(Cluster(4), model),
+                16,
+                (1, 4),
+            )
+        )
+        for last in (tied, alone)
+    ]
+    assert times[0] == times[1]
 
 
 # -- against the definitions ------------------------------------------------------------------------

@@ -8,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.layer_assignment import WHOLE_ITERATION
 from deeppool.planning.report.alternatives import CountCost, alternatives_of
 from deeppool.planning.report.explain import reason
+from deeppool.planning.request import cost_table
 from deeppool.records import files
 from tests.figures.records import two_layer_plan
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, places_of
 from tests.planning.searched import plan
 from tests.planning.test_planner import small_plan
 from tests.sampling import examples
-from tests.strategies import problems
+from tests.strategies import contested_problems, problems, series_parallel_graphs
 
 
 @examples(60)
@@ -41,6 +44,20 @@ def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
             assert cost.iteration_time_change == pytest.approx(then - now, abs=1e-9 * (then + now))
             broken = [value for value in amplifications if limit and value > limit * (1 + ROUNDING)]
             assert len(cost.over_limit) == len(broken)
+
+
+@examples(40)
+@given(contested_problems(series_parallel_graphs(max_layers=8)), st.sampled_from([1.0, 1.2, 1.5, 2.0]))
+def test_a_count_is_over_the_limit_of_the_iteration_if_the_plan_with_it_is(problem, limit):
+    made = plan(*problem, limit, limit_scope="iteration", overlap_sync=True)
+    costs, places = cost_table(*problem), places_of(made)
+    counts, starts = zip(*places, strict=True)
+    now = Placement(costs, tuple(map(costs.gpu_counts.index, counts)), starts)
+    for index, layer in enumerate(made.layers):
+        for cost in layer.alternatives:
+            then = now.with_option(index, costs.gpu_counts.index(cost.gpu_count)).gpu_seconds
+            kept = then <= limit * made.single_gpu_iteration_time * (1 + ROUNDING)
+            assert cost.over_limit == (() if kept else (WHOLE_ITERATION,))
 
 
 def test_one_layer_can_be_selected_and_has_a_reason():

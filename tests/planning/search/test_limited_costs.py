@@ -31,6 +31,15 @@ def test_layers_of_one_signature_are_equal_unless_their_extra_seconds_differ():
     assert different.edge(1, 2, SAME_START)[0] == pytest.approx(different.edge(0, 1, SAME_START)[0] + 1)
 
 
+def test_a_layer_that_ties_its_parameters_is_not_equal_to_one_that_does_not():
+    costs = three_layers()
+    first, second, third = costs.graph.layers
+    graph = replace(costs.graph, layers=(first, second, replace(third, parameters=second.parameters)))
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 3)
+    prices = LimitedCosts(price(profile, Network(Cluster(4), "paper"), 16, (1, 2, 4)), None)
+    assert prices.shape([1]) != prices.shape([2])
+
+
 @pytest.mark.parametrize("limit", [1.5, None])
 def test_transfers_that_count_less_are_permitted_as_before(limit):
     costs = three_layers()

@@ -40,6 +40,7 @@ from tests.strategies import (
     problems,
     series_parallel_graphs,
     tangled_graphs,
+    tied_problems,
 )
 
 SHARES = (0.0, *BOUND_SHARES)
@@ -103,6 +104,12 @@ def test_the_bound_of_a_plan_is_valid_over_the_label_limit(problem, limit):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_WAYS", 1)
         check(problem, limit)
+
+
+@examples(150)
+@given(tied_problems(SMALL_PROBLEMS), st.sampled_from(LIMITS))
+def test_a_tied_parameter_is_summed_once_over_the_gpus_of_all_its_layers(problem, limit):
+    check(problem, limit)
 
 
 @examples(60)

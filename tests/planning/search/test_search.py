@@ -78,7 +78,12 @@ class Definition:
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
-        return self.all_reduce(self.layers[layer].parameter_bytes, place)
+        return self.all_reduce(self.gradient_bytes(layer), place)
+
+    def gradient_bytes(self, layer):
+        """Bytes of the layer's parameters, but nothing where an earlier layer has the same ones."""
+        own = self.layers[layer]
+        return 0 if any(own.parameters == other.parameters for other in self.layers[:layer]) else own.parameter_bytes
 
     def all_reduce(self, size, place):
         """As measured, or a ring: 2 (g - 1) steps, each of a g-th of the bytes."""
