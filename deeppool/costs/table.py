@@ -64,6 +64,20 @@ class CostTable:
         both: Floats = 2 * (self.reshard_latency[place] + sample_bytes * self.reshard_per_byte[place])
         return both
 
+    def at(self, options: Sequence[int]) -> "CostTable":
+        """Returns the costs of some of the GPU counts, the first one among them."""
+        chosen = list(options)
+        return replace(
+            self,
+            gpu_counts=tuple(self.gpu_counts[option] for option in chosen),
+            forward=self.forward[:, chosen],
+            backward=self.backward[:, chosen],
+            sync=self.sync[:, chosen],
+            extrapolated=self.extrapolated[:, chosen],
+            reshard_latency=self.reshard_latency[:, chosen][..., chosen],
+            reshard_per_byte=self.reshard_per_byte[:, chosen][..., chosen],
+        )
+
     @property
     def single_gpu_time(self) -> float:
         """Seconds of an iteration on one GPU, the update of all parameters included."""

@@ -2,7 +2,8 @@
 
 How much of an all-reduce is hidden depends on all layers, and so does which gradients share one. The first search
 counts no all-reduces; where the plan it finds, or one with all layers on one GPU count, is near to its bound, that is
-all. Else the fastest plan in sequence is found with its real buckets: a flow shop (see ``flow_shop``). Where branches
+all. Else the fastest plan in sequence is found with its real buckets: a flow shop (see ``flow_shop``). Of many GPU
+counts it drops ways, so those nearest to powers of two are searched by themselves, too. Where branches
 may run side by side there are candidates besides: the exact search for an iteration without overlap, in which
 all-reduces count for a share of their time. The schedule times each, with its real buckets. The limit always
 counts an all-reduce of each layer by itself and in full.
@@ -103,6 +104,11 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
         plans += _candidates(costs, tree, limit) if any(branching_blocks(tree)) else []
         in_sequence, bound = _by_flow_shop(costs, tree, limit, min(plans, key=_time), bound)
         plans.append(in_sequence)
+        few = _near_powers(costs)
+        if _time(in_sequence) > bound * NEAR and len(few) < len(costs.gpu_counts):
+            # Of few counts the flow shop drops fewer ways.
+            found = search_overlapping(costs.at(few), limit, proving=proving)
+            plans.append(Placement(costs, tuple(few[option] for option in found.choices), found.starts))
     best = min(plans, key=_time)
     for share in BOUND_SHARES:
         if _time(best) <= bound * PROVED:
@@ -114,6 +120,14 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
         other, least = _cheapest(tree, prices)
         best, bound = min(best, other, key=_time), max(bound, least)
     return _result(best, bound)
+
+
+def _near_powers(costs: CostTable) -> list[int]:
+    """Returns the options nearest to powers of two, and the last one."""
+    counts = np.array(costs.gpu_counts)
+    powers = 2 ** np.arange(costs.gpu_counts[-1].bit_length())
+    nearest = np.abs(counts - powers[:, None]).argmin(axis=1)
+    return sorted({*nearest.tolist(), len(counts) - 1})
 
 
 def _result(best: Placement, bound: float) -> SearchResult:
