@@ -108,7 +108,8 @@ class LayerGraph:
         seen, found = set[str](), list[Mapping[str, int]]()
         for layer in self.layers:
             sizes = (layer.parameter_bytes,) if layer.parameter_sizes is None else layer.parameter_sizes
-            named = zip(layer.parameters, sizes, strict=False)
+            # Layers made by hand may have bytes without names.
+            named = zip(layer.parameters or (layer.name,), sizes, strict=False)
             found.append({name: size for name, size in named if size and name not in seen})
             seen |= found[-1].keys()
         return tuple(found)
