@@ -3,13 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.capture.architectures import architectures
 from benchmarks.capture.comparison import capture as capture_architecture
 from deeppool.graph.capture.capture import capture
-from deeppool.graph.capture.fake_tensors import FakeTensorRun
+from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
 from deeppool.profiling.estimate.estimate import estimate
 from tests.graph.capture.test_architectures import REFUSED
 
@@ -19,7 +18,7 @@ BATCH, PEAK, BANDWIDTH = 4, 156e12, 1.555e12
 
 def bounds(captured):
     """Returns the least seconds of both passes by FLOPs, and by reads of parameters and writes of their gradients."""
-    mode = FakeTensorMode()
+    mode = ShapesMode()
     run = FakeTensorRun(captured.program, mode)
     with mode, FlopCounterMode(display=False) as counter:
         data = [
