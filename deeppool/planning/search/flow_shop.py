@@ -225,7 +225,7 @@ class _FlowShop:
         take at most half of what they add. And the iteration takes seconds + lag, so seconds + share x lag or more.
         """
         shares, sync = np.array(SHARES)[:, None, None], self.sync.copy()
-        sync[list(self.tied)] = 0  # awaited, see there
+        sync[list(self.tied)] = 0  # counted by _awaited
         added = self.forward + (1 - shares) * self.costs.backward + self.weights[:, None, None] * sync
         added = np.where(self.prices.room >= 0, added, np.inf)
         rests: list[Floats] = [np.zeros((len(SHARES), 1))]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,21 @@ def test_an_all_reduce_that_takes_longer_than_it_saves_keeps_its_layer_on_one_gp
     options, seconds = fastest_in_sequence(two_layers(), np.array([[0.0, 0.5], [0.0, 20.0]]), [0, 1], None, math.inf)
     assert options == (1, 0)
     assert seconds == pytest.approx(15.5)
+
+
+def test_a_tied_parameter_is_all_reduced_over_the_gpus_of_the_layer_that_has_more():
+    """The first layer takes 1 + 2 s on one GPU, too, the second 1 + 3 s on two: 7 s, and 0.5 for the sum over both."""
+    graph = make_graph([(), (0,)], parameter_bytes=[ALONE_BYTES] * 2)
+    first, second = graph.layers
+    graph = replace(graph, layers=(first, replace(second, parameters=first.parameters)))
+    measurements = [
+        Measurement(first.signature, (1.0, 1.0), (2.0, 2.0), (0.0, 0.0)),
+        Measurement(second.signature, (1.0, 3.0), (3.0, 9.0), (0.0, 0.0)),
+    ]
+    link = Link(2.0 * ALONE_BYTES, 0.0, "by hand")
+    costs = price(make_profile(graph, measurements, (1, 2)), Network(Cluster(2, "by hand", 2, link, link)), 2, (1, 2))
+    _, seconds = fastest_in_sequence(costs, costs.sync, [0, 1], None, math.inf)
+    assert seconds == pytest.approx(7.5)
 
 
 def test_no_plan_is_faster_than_the_known_one():
