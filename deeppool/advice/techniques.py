@@ -16,6 +16,7 @@ from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.noise import KEPT
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
 from deeppool.units import format_bytes, format_seconds
@@ -50,7 +51,9 @@ def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: s
     """Judges the fastest plan, which the command makes."""
     step = f"{plan_command} -o burst-plan.json"
     if (kept := next((caveat for caveat in fastest.caveats if KEPT in caveat), None)) is not None:
-        return Finding("burst parallelism", "unknown", None, kept, f"another profile, then {step}")
+        # No plan is faster than DDP by more than the claim.
+        verdict: Verdict = "no" if optimality_factor(fastest.optimality) < WORTH else "unknown"
+        return Finding("burst parallelism", verdict, None, kept, f"another profile, then {step}")
     gain = baseline.seconds / fastest.iteration_time
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
