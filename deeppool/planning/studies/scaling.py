@@ -139,7 +139,7 @@ def scaling(
 def full_bisection(gpus: int, bandwidth: float, latency: float = LATENCY) -> Cluster:
     """Returns a cluster in which any two GPUs have a link of ``bandwidth`` bytes per second each direction."""
     link = Link(bandwidth, latency, f"{format_bit_rate(bandwidth)} each direction, chosen for a scaling study")
-    return Cluster(gpus, f"{format_bit_rate(bandwidth)} full bisection", gpus, link, link)
+    return Cluster(gpus, f"{format_bit_rate(bandwidth)} full bisection", gpus, link, link, memory=None)
 
 
 @dataclass(frozen=True, slots=True)

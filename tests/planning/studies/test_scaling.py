@@ -1,6 +1,7 @@
 """Scaling studies against closed forms, brute force and the planner itself."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,19 @@ def test_every_point_is_the_plan_of_its_batch(profile, network_model, limit):
         assert point.gpu_seconds == pytest.approx(steps * held)
         assert point.per_gpu_batch == -(-point.global_batch // point.gpus)
         assert point.optimality == (own.optimality if burst else "exact")
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_memory_is_no_limit(limit):
+    """A layer that keeps a terabyte: more than any GPU of a named cluster has."""
+    profile = linear_profile()
+    layers = tuple(replace(layer, activation_bytes=10**12) for layer in profile.graph.layers)
+    large = replace(profile, graph=replace(profile.graph, layers=layers))
+    study = small_study(large, amplification_limit=limit)
+    assert not study.missing
+    assert [(x.iteration_time, x.optimality) for x in study.points] == [
+        (x.iteration_time, x.optimality) for x in small_study(profile, amplification_limit=limit).points
+    ]
 
 
 @examples(25)
