@@ -44,8 +44,8 @@ def as_text(heading: str, numbers: Sequence[Number], checks: Sequence[Check], pa
         # Numbers stay whole; what is said about them folds.
         whole = {NUMBER_HEADINGS: 4, PAPER_HEADINGS: 1, CHECK_HEADINGS: 2}[headings]
         one = table(*headings[:whole])
-        for heading in headings[whole:]:
-            one.add_column(heading, overflow="fold")
+        for wide in headings[whole:]:
+            one.add_column(wide, overflow="fold")
         for row in rows:
             one.add_row(*row)
         tables.append(one)

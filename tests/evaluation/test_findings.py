@@ -39,7 +39,9 @@ def test_findings_are_read_back_from_the_file(tmp_path: Path) -> None:
 
 
 def test_the_text_has_the_papers_numbers_beside_ours_and_the_checks() -> None:
-    text = str(found().evaluation())
+    evaluation = found().evaluation()
+    text = str(evaluation)
+    assert text.splitlines()[0] == f"Trade-off against partitions (mine; an A100, {evaluation.date})"
     lines = {" ".join(line.split()) for line in text.splitlines()}
     assert "speed-up at equal throughput 1.38x 1.31x simulated times of an H200" in lines
     assert "iteration time – 12.3 ms ±400 us measured" in lines
