@@ -15,7 +15,7 @@ from deeppool.advice.techniques import (
     two_waves,
 )
 from deeppool.base.interruption import interruptible
-from deeppool.cluster.cluster import PRESETS, Cluster
+from deeppool.cluster.cluster import PRESETS, Cluster, as_cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.shapes import Shapes
@@ -57,7 +57,7 @@ def advise(
         InvalidValueError: no samples, or an unknown device.
         PlanError, MissingProfileError: as for :func:`deeppool.plan`.
     """
-    gpus = cluster if isinstance(cluster, int) else cluster.gpus
+    gpus = as_cluster(cluster).gpus
     times = layer_times(
         model,
         gpus,
@@ -69,7 +69,7 @@ def advise(
     )
     named_profile = names_profile(model)
     name = shlex.quote(str(model)) if named_profile else f"{times.graph.model}.json"
-    place = cluster_for(times, gpus) if isinstance(cluster, int) else cluster
+    place = cluster if isinstance(cluster, Cluster) else cluster_for(times, gpus)
     command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)

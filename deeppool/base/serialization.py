@@ -45,8 +45,24 @@ R = TypeVar("R", bound=Record)
 def to_json(record: Record) -> dict[str, Any]:
     """Returns the record as a JSON object, format and version first; ``origin`` exists in memory only."""
     held: dict[str, Any] = {x.name: {"origin"} for x in dataclasses.fields(record) if _holds_record(record, x.name)}
-    fields = adapter(type(record)).dump_python(record, mode="json", exclude={"origin": True, **held})
+    fields = adapter(type(record)).dump_python(
+        # NumPy's numbers and arrays, of which pydantic knows nothing, are those of Python in a file.
+        record,
+        mode="json",
+        exclude={"origin": True, **held},
+        fallback=_plain,
+        warnings="none",
+    )
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number, text or array of NumPy as Python's."""
+    import numpy as np
+
+    if not isinstance(value, np.generic | np.ndarray):
+        raise TypeError(f"a record holds what JSON has, got {value!r:.60} of type {type(value).__name__}")
+    return value.tolist()
 
 
 def write(record: Record, path: str | os.PathLike[str]) -> Path:
@@ -68,7 +84,8 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
     Raises:
         DocumentError: the path cannot be written.
     """
-    target = check_writable(path)
+    # Through links, /dev/stdout among them: renaming onto one would replace it, and leave what it names as it was.
+    target = Path(os.path.realpath(check_writable(path)))
     temporary = target
     try:
         # Readable by this user alone, as mkstemp makes it: it holds paths and names of models.
@@ -80,18 +97,18 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
+        raise DocumentError(f"cannot write {path}: {error.strerror} (choose another path)") from error
     finally:
         if temporary != target:
             temporary.unlink(missing_ok=True)
-    return target
+    return Path(path)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """Checks before minutes of work that a path can be written.
 
     Raises:
-        DocumentError: the folder is missing or read-only, or the path is a folder.
+        DocumentError: the folder is missing or read-only, or the path is a folder, a pipe or a device.
     """
     target = Path(path)
     folder = target.parent
@@ -101,6 +118,9 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
     if target.is_dir():
         raise DocumentError(f"cannot write {target}: it is a folder (give a file name in it)")
+    if there and not target.is_file():
+        # The file would take its name: /dev/null would be a file from then on.
+        raise DocumentError(f"cannot write {target}: not a regular file (give the path of one; --json prints a record)")
     if not folder.is_dir():
         raise DocumentError(f"cannot write {target}: there is no folder {folder} (create it, or choose another path)")
     if not os.access(folder, os.W_OK) or (there and not os.access(target, os.W_OK)):

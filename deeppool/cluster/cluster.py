@@ -1,6 +1,7 @@
 """GPUs, nodes and the links between them."""
 
 import math
+import operator
 import os
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -81,7 +82,11 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
-            value = getattr(self, name)
+            try:
+                value = operator.index(getattr(self, name))
+            except TypeError:
+                raise InvalidValueError(f"{name} must be a whole number, got {getattr(self, name)!r}") from None
+            object.__setattr__(self, name, value)  # of NumPy, too
             if not 1 <= value <= MAXIMUM_GPUS:
                 bound = "at least 1" if value < 1 else f"at most {MAXIMUM_GPUS}"
                 raise InvalidValueError(f"{name} must be {bound}, got {value}")
@@ -95,6 +100,15 @@ class Cluster:
         """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on."""
         one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
         return self.inside if one_node else self.between
+
+
+def as_cluster(cluster: Cluster | int) -> Cluster:
+    """Returns the cluster itself, or of a number of GPUs the DGX A100 with so many.
+
+    Raises:
+        InvalidValueError: it is neither, or fewer than one GPU.
+    """
+    return cluster if isinstance(cluster, Cluster) else Cluster(cluster)
 
 
 PRESETS = {

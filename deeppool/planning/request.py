@@ -4,7 +4,9 @@ import math
 from dataclasses import replace
 from typing import get_args
 
-from deeppool.cluster.cluster import Cluster
+import numpy as np
+
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
@@ -22,8 +24,7 @@ def cost_table(
     model: NetworkModel | None = None,
 ) -> CostTable:
     """Returns the costs that :func:`plan` and :func:`frontier` search with; arguments and errors as for them."""
-    if isinstance(cluster, int):
-        cluster = Cluster(cluster)
+    cluster = as_cluster(cluster)
     if global_batch < 1:
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
     check_batch(cluster.gpus, global_batch)
@@ -53,7 +54,9 @@ def gpu_counts_to_search(
 
 
 def check_batch(gpus: int, global_batch: int) -> None:
-    """Raises PlanError for more GPUs than samples."""
+    """Raises PlanError for more GPUs than samples, and InvalidValueError for a part of a sample."""
+    if not isinstance(global_batch, int | np.integer):
+        raise InvalidValueError(f"global_batch must be a whole number, got {global_batch!r}")
     if gpus > global_batch:
         raise PlanError(
             f"{gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
@@ -88,7 +91,7 @@ def cluster_with_memory(cluster: Cluster | int, memory: float | None, model: Mem
     Raises:
         PlanError: ``memory`` is given, and the graph has no activation sizes.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     if memory is None:
         return cluster
     if not model.known:

@@ -2,9 +2,11 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from deeppool.base import serialization
@@ -114,6 +116,38 @@ def test_a_path_that_cannot_be_written_is_told_before_the_work(target: str, phra
     for write in (serialization.check_writable, lambda path: files.save(CLUSTER, path)):
         with pytest.raises(DocumentError, match=f"cannot write .*: {phrase}"):
             write(tmp_path / target)
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        for write in (serialization.check_writable, lambda path: files.save(CLUSTER, path)):
+            with pytest.raises(DocumentError, match=rf"cannot write .*{path.name}: not a regular file"):
+                write(path)
+    assert pipe.is_fifo() and link.is_symlink()
+
+
+def test_a_record_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "old.json").write_text("old")
+    for name in ("old.json", "new.json"):
+        link = tmp_path / f"to-{name}"
+        link.symlink_to(there / name)
+        assert files.save(CLUSTER, link) == link
+        assert link.is_symlink()
+        assert files.load(there / name) == CLUSTER
+    assert sorted(path.name for path in there.iterdir()) == ["new.json", "old.json"]
+
+
+def test_numbers_of_numpy_are_those_of_python_in_a_file(tmp_path: Path) -> None:
+    link = Link(np.float32(1e9), np.float64(1e-5), np.str_("made up"))
+    path = files.save(replace(CLUSTER, inside=link, memory=np.int64(40)), tmp_path / "mine.json")
+    assert files.load(path) == replace(CLUSTER, memory=40)
+    with pytest.raises(TypeError, match=r"a record holds what JSON has, got <object object .* of type object"):
+        serialization.to_json(replace(CLUSTER, name=object()))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")

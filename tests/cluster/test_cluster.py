@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from deeppool.base import serialization
-from deeppool.cluster.cluster import PRESETS, Cluster, Link, find_cluster
+from deeppool.cluster.cluster import PRESETS, Cluster, Link, as_cluster, find_cluster
 from deeppool.errors import DocumentError, InvalidValueError
 
 SLOW = Link(bandwidth=1e9, latency=1e-3, source="made up")
@@ -37,6 +38,9 @@ def test_what_is_exactly_at_a_bound_is_allowed() -> None:
     ("make", "phrase"),
     [
         (lambda: Cluster(gpus=0), "gpus must be at least 1, got 0"),
+        (lambda: Cluster(gpus=2.0), "gpus must be a whole number, got 2.0"),
+        (lambda: Cluster(gpus=4, gpus_per_node="2"), "gpus_per_node must be a whole number, got '2'"),
+        (lambda: as_cluster(None), "gpus must be a whole number, got None"),
         (lambda: Cluster(gpus=2**20 + 1), "gpus must be at most 1048576, got 1048577"),
         (lambda: Cluster(gpus=4, memory=float("inf")), "memory must be positive, got inf bytes"),
         (lambda: Cluster(gpus=4, gpus_per_node=-1), "gpus_per_node must be at least 1, got -1"),
@@ -50,6 +54,12 @@ def test_what_is_exactly_at_a_bound_is_allowed() -> None:
 def test_an_impossible_cluster_is_refused_with_the_bound(make: Callable[[], object], phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         make()
+
+
+def test_a_number_of_gpus_is_that_of_a_dgx_a100_also_numpys() -> None:
+    assert as_cluster(np.int64(4)) == Cluster(4)
+    assert type(Cluster(4, gpus_per_node=np.int32(2)).gpus_per_node) is int
+    assert as_cluster(PRESETS["loopback"]) is PRESETS["loopback"]
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -52,6 +52,12 @@ def test_the_text_has_the_papers_numbers_beside_ours_and_the_checks() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_parameters_of_numpy_are_saved(tmp_path: Path) -> None:
+    findings = Findings("mine", "Sizes", {"gpus": np.int64(8), "batches": np.arange(1, 3)}, device="here")
+    assert findings.save(tmp_path).parameters["gpus"] == 8
+    assert dp.load(tmp_path / "record.json").parameters == {"gpus": 8, "batches": [1, 2]}
+
+
 def test_a_check_that_cannot_fail_says_so_unless_it_fails() -> None:
     findings = found()
     findings.check("nothing is lost", True, "100 %", inapplicable="no interference is modelled")

@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from deeppool.planning.evaluate.alternatives import alternative_costs
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.explain import reason
 from deeppool.planning.request import gpu_counts_to_search
+from deeppool.records import files
 from deeppool.units import format_seconds
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, join_under_its_limit, places_of
 from tests.planning.searched import plan
@@ -185,6 +187,18 @@ def test_batch_smaller_than_any_measured_is_rejected():
 def test_batch_without_samples_is_rejected(batch):
     with pytest.raises(InvalidValueError, match=f"global_batch must be at least 1, got {batch}"):
         plan(small_profile(), 1, batch)
+
+
+@pytest.mark.parametrize("batch", [16.0, 16.5])
+def test_a_batch_that_is_no_whole_number_is_rejected(batch):
+    with pytest.raises(InvalidValueError, match=f"global_batch must be a whole number, got {batch!r}"):
+        plan(small_profile(), 2, batch)
+
+
+def test_gpus_and_samples_may_be_numbers_of_numpy(tmp_path):
+    found = plan(small_profile(), np.int64(2), np.int64(16), np.float32(2))
+    assert replace(found, search_time=0.0) == replace(plan(small_profile(), 2, 16, 2.0), search_time=0.0)
+    assert files.load(files.save(found, tmp_path / "plan.json")) == found
 
 
 def test_cluster_without_gpus_is_rejected():

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.costs.amplification import amplification
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
@@ -24,7 +24,7 @@ def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: i
         PlanError: more GPUs than samples.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     everywhere = data_parallel_plan(profile, cluster, global_batch)
     on_one = data_parallel_plan(profile, replace(cluster, gpus=1), global_batch)
     half = len(everywhere.layers) // 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deeppool.base.sharing import Policy, Sharing
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
@@ -128,7 +128,7 @@ def three_scenarios(
     """
     if not 0 <= foreground_loss < 1:
         raise InvalidValueError(f"foreground_loss must be from 0 to less than 1, got {foreground_loss:g} (0.1 is 10 %)")
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     background = profile if background is None else background
     shared = share(
         profile,

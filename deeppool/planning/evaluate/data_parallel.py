@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import price
 from deeppool.planning.assembly import assemble_plan
@@ -35,7 +35,7 @@ def data_parallel_plan(
         PlanError: more GPUs than samples.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     check_batch(cluster.gpus, global_batch)
     network = Network(cluster, network_model or default_model(cluster))
     costs = price(profile, network, global_batch, tuple(sorted({1, cluster.gpus})))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from deeppool.base.interruption import interruptible
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
@@ -105,7 +105,7 @@ def compare_strategies(
     Raises:
         InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     known = load_sources(trace) if sources is None else sources
     if partitions is None:
         powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from deeppool.base.interruption import interruptible
 from deeppool.base.sharing import Policy, Sharing, find_sharing
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.engine import Engine
@@ -66,7 +66,7 @@ def simulate_cluster(
         InvalidValueError: a job that the cluster or the strategy cannot run, or an argument out of its bounds.
         PlanError, MissingProfileError, DocumentError: from planning a job or loading its sources.
     """
-    cluster = Cluster(cluster) if isinstance(cluster, int) else cluster
+    cluster = as_cluster(cluster)
     _check(strategy, foreground_gpus, cluster, harvest_of_idle, until)
     sharing = find_sharing(policy, max_slowdown)
     if sharing is None:
