@@ -98,10 +98,12 @@ def execute(task: NotebookTask, sockets: Path) -> ExecutedNotebook:
     started = time.monotonic()
     try:
         papermill.execute_notebook(
-            str(task.path),
-            str(executed),
+            literal_path(task.path),
+            literal_path(executed),
             {**task.arguments, "output": str(task.folder)},
             kernel_name="python3",
+            # Papermill takes it from the notebook by default, and one that no JupyterLab saved does not name it.
+            language="python",
             start_timeout=KERNEL_SECONDS,
             iopub_timeout=KERNEL_SECONDS,
             cwd=str(Path.cwd()),
@@ -124,6 +126,11 @@ def execute(task: NotebookTask, sockets: Path) -> ExecutedNotebook:
         ) from error
     html = write_report(executed, task.script)
     return ExecutedNotebook(task.name, str(executed), str(html), time.monotonic() - started, _summary(executed))
+
+
+def literal_path(path: Path) -> str:
+    """Returns a path for papermill, which takes braces in it for the names of parameters."""
+    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def _kernel_transport(sockets: Path) -> Any:

@@ -43,7 +43,7 @@ class Notebook:
         for name in parameters:
             if name not in self.parameters:
                 raise InvalidValueError(
-                    f"{self.path.name} has no parameter '{name}': it has {', '.join(self.parameters)}"
+                    f"{self.path.name} has no parameter '{name}': it has {', '.join(self.parameters) or 'none'}"
                 )
         return {**self.presets.get(preset, {}), **parameters}
 
@@ -121,6 +121,8 @@ def read_notebook(name: str, path: Path) -> Notebook:
     except (OSError, ValueError) as error:
         raise DocumentError(f"cannot read {path} as a notebook: {error} (is it one?)") from error
     metadata = notebook.metadata.get("deeppool", {})
+    # What it runs by. Papermill does not find parameters without, and a program other than JupyterLab may leave it out.
+    notebook.metadata |= {"kernelspec": {"name": "python3"}, "language_info": {"name": "python"}}
     headings = (
         line.lstrip("# ")
         for cell in notebook.cells
@@ -133,7 +135,7 @@ def read_notebook(name: str, path: Path) -> Notebook:
         path=path,
         title=next(headings, name),
         measures=bool(metadata.get("measures", False)),
-        parameters=tuple(papermill.inspect_notebook(str(path))),
+        parameters=tuple(papermill.inspect_notebook(notebook)),
         presets={preset: dict(metadata.get(preset, {})) for preset in ("quick", "full")},
     )
 

@@ -11,7 +11,7 @@ SETUP = "from pathlib import Path\nfrom deeppool.evaluation import Findings\nout
 def write_notebook(path: Path, *cells: str, title: str = "A title", measures: bool = False, **presets: Any) -> None:
     """A notebook whose first code cell has the parameters ``gpus``, ``log`` and ``output``."""
     notebook = nbformat.v4.new_notebook()
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    # Neither kernel nor language: what another program than JupyterLab wrote may name none.
     notebook.metadata["deeppool"] = {"measures": measures, "quick": {}, "full": {}} | presets
     parameters = nbformat.v4.new_code_cell('gpus = 8\nlog = ""\noutput = "."', metadata={"tags": ["parameters"]})
     notebook.cells = [

@@ -7,9 +7,11 @@ from typing import Any
 
 import nbformat
 import pytest
+from papermill.parameterize import parameterize_path
 
 import deeppool as dp
 from deeppool.evaluation import Evaluation
+from deeppool.evaluation.execution import literal_path
 from deeppool.evaluation.notebooks import evaluate, find_notebooks, read_notebook
 from tests.notebooks.execute import EVALUATIONS, ROOT, cells_of, code_cells, is_figure, parameters_of, uses
 from tests.sampling import sampled
@@ -26,6 +28,11 @@ CLOCKS = {
 """What reads one, by the name under which notebooks use it."""
 
 each_notebook = pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+
+
+@pytest.mark.parametrize("path", ["/runs/{date}/a.ipynb", "{}", "plain/a.ipynb", "{{"])
+def test_braces_in_a_path_are_no_parameters(path: str) -> None:
+    assert parameterize_path(literal_path(Path(path)), {"output": "elsewhere"}) == path
 
 
 def name_of(path: Path) -> str:

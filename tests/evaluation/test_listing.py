@@ -24,6 +24,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_notebook_without_parameters_says_that_it_has_none(folder: Path) -> None:
+    nbformat.write(nbformat.v4.new_notebook(), folder / "02-plain.ipynb")
+    (plain,) = choose(["plain"], folder)
+    with pytest.raises(InvalidValueError, match=r"02-plain.ipynb has no parameter 'gpus': it has none$"):
+        plain.arguments("quick", {"gpus": 4})
+
+
 def test_evaluations_are_named_for_their_figure_and_come_after_the_workbench_in_order(folder: Path) -> None:
     assert list(find_notebooks(folder)) == ["first-steps", "fig9", "fig10", "table1"]
 
