@@ -67,7 +67,7 @@ class NightlyArchive:
                 # A copy under another name belongs to the user and must not be removed.
                 if run.name == path.name and run.finished:
                     found.append(run)
-        return sorted(found, key=lambda run: run.started)
+        return sorted(found, key=lambda run: run.start)
 
     def load_unfinished(self) -> NightlyRun | None:
         """Returns the unfinished run; None if there is none, or if it cannot be read."""

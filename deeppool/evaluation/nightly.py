@@ -4,6 +4,7 @@ The same call continues an interrupted run: notebooks that are done are not run 
 """
 
 import datetime
+import math
 import os
 import shlex
 import subprocess
@@ -40,6 +41,10 @@ class FinishedRun:
 
     folder: Path
     report: RegressionReport
+    command: tuple[str, ...]
+    """Words of the command that made it, without names of notebooks."""
+    names: tuple[str, ...]
+    """Names of notebooks that were given."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the run as a JSON object."""
@@ -51,7 +56,7 @@ class FinishedRun:
 
     def finding(self) -> Finding:
         """Returns whether the numbers, notebooks and checks are as before, and what to look at first if not."""
-        report, where = self.report, shlex.quote(str(self.folder.parent))
+        report, again = self.report, shlex.join((*self.command, *self.names))
         counts = f"{report.judged} numbers compared with {len(report.compared)} earlier runs"
         evidence = (
             f"{counts}; {len(report.moved)} changed, {len(report.broken)} notebooks failed, {len(report.not_run)} not "
@@ -59,12 +64,12 @@ class FinishedRun:
         )
         names = [x.notebook for x in report.broken] + [x.notebook for x in report.moved]
         names += [x.notebook for x in report.unmet]
-        step = f"deeppool nightly -o {where} {names[0]}, which runs that one again" if names else ""
+        step = f"{shlex.join((*self.command, names[0]))}, which runs that one again" if names else ""
         if report.not_run and not names:
-            step = f"deeppool nightly -o {where}, which starts with those that did not run"
+            step = f"{again}, which starts with those that did not run"
         verdict: Verdict = "yes" if report.fine else "no"
         if report.fine and not report.judged:
-            verdict, step = "unknown", f"deeppool nightly -o {where}, whose numbers are compared with these"
+            verdict, step = "unknown", f"{again}, whose numbers are compared with these"
         return Finding("as before", verdict, None, evidence, step)
 
 
@@ -113,9 +118,12 @@ def nightly(
             jobs=jobs or default_jobs(),
             on_progress=on_progress or (lambda text, share: None),
         )
-        finished = _close(archive, run)
+        published, report = _close(archive, run)
         archive.remove_old(keep)
-    return finished
+    command = ["deeppool", "nightly", "-o", str(folder), *(["--full"] if preset == "full" else [])]
+    if notebooks is not None:
+        command += ["--notebooks", str(notebooks)]
+    return FinishedRun(published, report, tuple(command), tuple(names))
 
 
 def machine_with_cores() -> str:
@@ -157,10 +165,7 @@ def _begin(archive: NightlyArchive, chosen: Sequence[Notebook], preset: Preset) 
     interrupted = archive.load_unfinished()
     if interrupted is None or not interrupted.outcomes:
         archive.discard_unfinished()
-    elif (
-        replace(interrupted, started=run.started, outcomes=()) == run
-        and now - datetime.datetime.fromisoformat(interrupted.started) <= MAX_AGE
-    ):
+    elif replace(interrupted, started=run.started, outcomes=()) == run and now - interrupted.start <= MAX_AGE:
         run = interrupted
     else:
         _close(archive, _mark_not_run(interrupted, "the nightly run was interrupted"))
@@ -231,10 +236,10 @@ def _execute(
 
 def _least_recent_first(waiting: Sequence[Notebook], runs: Sequence[NightlyRun]) -> list[Notebook]:
     """Sorts notebooks so that a budget which is too small for all skips different ones each time."""
-    last: dict[str, str] = {}
+    last: dict[str, float] = {}
     for run in runs:
-        last |= {outcome.name: run.started for outcome in run.outcomes if outcome.state == "done"}
-    return sorted(waiting, key=lambda notebook: last.get(notebook.name, ""))
+        last |= {outcome.name: run.start.timestamp() for outcome in run.outcomes if outcome.state == "done"}
+    return sorted(waiting, key=lambda notebook: last.get(notebook.name, -math.inf))
 
 
 def _outcome(completed: CompletedTask, notebook: Notebook, archive: NightlyArchive) -> NotebookOutcome:
@@ -271,8 +276,8 @@ def _relative(path: Path, archive: NightlyArchive) -> str:
     return path.relative_to(archive.unfinished).as_posix() if path.is_file() else ""
 
 
-def _close(archive: NightlyArchive, run: NightlyRun) -> FinishedRun:
-    """Compares the run with earlier ones, writes its report and index page, and publishes it."""
+def _close(archive: NightlyArchive, run: NightlyRun) -> tuple[Path, RegressionReport]:
+    """Compares the run with earlier ones, writes its report and index page, and publishes it in the folder returned."""
     run = replace(
         run,
         name=archive.free_name(run.started[:10]),
@@ -282,4 +287,4 @@ def _close(archive: NightlyArchive, run: NightlyRun) -> FinishedRun:
     report = compare_with_earlier(run, archive.runs())
     serialization.write(report, archive.unfinished / REPORT_FILE)
     write_index(run, report, archive.unfinished)
-    return FinishedRun(archive.publish(run), report)
+    return archive.publish(run), report

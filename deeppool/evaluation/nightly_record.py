@@ -1,8 +1,11 @@
 """Record of a nightly run: per notebook its outcome, its numbers and its checks."""
 
+import datetime
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from deeppool.errors import InvalidValueError
 from deeppool.evaluation.entries import Basis, Check
 
 State = Literal["done", "failed", "not run"]
@@ -66,6 +69,28 @@ class NightlyRun:
     """Finish in ISO 8601; empty while the run is not finished."""
     versions: dict[str, str]
     outcomes: tuple[NotebookOutcome, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            offset = datetime.datetime.fromisoformat(self.started).utcoffset()
+        except ValueError:
+            offset = None
+        if offset is None:
+            raise InvalidValueError(f"started must be a date and time with an offset, got '{self.started}'")
+
+    @property
+    def start(self) -> datetime.datetime:
+        """Moment of the start: unlike its text it is in order whatever the offset, which summer time changes."""
+        return datetime.datetime.fromisoformat(self.started)
+
+    def __str__(self) -> str:
+        states = Counter(outcome.state for outcome in self.outcomes)
+        checks = [check for outcome in self.outcomes for check in outcome.checks]
+        parts = [f"{states['done']} of {len(self.notebooks)} notebooks done"]
+        parts += [f"{states[state]} {state}" for state in ("failed", "not run") if states[state]]
+        parts.append(f"{sum(len(outcome.observations) for outcome in self.outcomes)} numbers")
+        parts.append(f"{sum(check.holds for check in checks)} of {len(checks)} checks hold")
+        return f"{self.name or 'unfinished'} ({self.preset}, {self.device}; {self.started}): {', '.join(parts)}"
 
     def outcome(self, notebook: str) -> NotebookOutcome | None:
         """Returns the outcome of a notebook; None if the run did not include it."""

@@ -28,7 +28,7 @@ class NumberChange:
     usual: float
     """Median over earlier runs."""
     change: float | None
-    """Change relative to the usual value; None if that is 0."""
+    """Change relative to the size of the usual value, positive where it grew; None if that is 0."""
     band: float
     """Half-width of the noise band, in the number's unit."""
     nights: int
@@ -131,7 +131,7 @@ def compare_with_earlier(run: NightlyRun, history: Sequence[NightlyRun]) -> Regr
     """
     earlier = sorted(
         (x for x in history if (x.preset, x.device) == (run.preset, run.device) and x.name != run.name),
-        key=lambda each: each.started,
+        key=lambda each: each.start,
     )[-HISTORY:]
     changes: list[tuple[float, NumberChange]] = []
     gone: list[str] = []
@@ -190,7 +190,7 @@ def _number_change(outcome: NotebookOutcome, comparison: NumberComparison) -> Nu
         basis=number.basis,
         value=number.value,
         usual=comparison.usual,
-        change=number.value / comparison.usual - 1 if comparison.usual else None,
+        change=(number.value - comparison.usual) / abs(comparison.usual) if comparison.usual else None,
         band=comparison.band,
         nights=comparison.runs,
     )

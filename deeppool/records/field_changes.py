@@ -26,11 +26,14 @@ class FieldChange:
 
     @property
     def relative(self) -> float:
-        """Change relative to the earlier number; infinite where the values are no numbers, or the earlier one is 0."""
+        """Change relative to the size of the earlier number, positive where it grew.
+
+        Infinite where the values are no numbers, or the earlier one is 0.
+        """
         numbers = [x for x in (self.before, self.after) if isinstance(x, int | float) and not isinstance(x, bool)]
         if len(numbers) < 2 or not numbers[0]:
             return math.inf
-        return numbers[1] / numbers[0] - 1
+        return (numbers[1] - numbers[0]) / abs(numbers[0])
 
     def __str__(self) -> str:
         change = "" if math.isinf(self.relative) else f"  ({100 * self.relative:+.3g} %)"

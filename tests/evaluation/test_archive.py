@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deeppool.base import serialization
-from deeppool.errors import DocumentError, RunError
+from deeppool.errors import DocumentError, InvalidValueError, RunError
 from deeppool.evaluation.archive import NightlyArchive
 from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
 
@@ -50,6 +50,29 @@ def test_the_newest_runs_are_kept(tmp_path: Path) -> None:
     archive = archived(tmp_path, *(nightly_run(day) for day in (3, 0, 2, 1)))
     archive.remove_old(keep=2)
     assert names(archive.runs()) == ["2026-01-07", "2026-01-08"]
+
+
+def test_runs_are_in_the_order_of_time_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    """As at the end of summer time, or on a machine that was moved to UTC."""
+    summer = replace(nightly_run(0), started="2026-10-25T02:30:00+02:00")
+    winter = replace(nightly_run(1), started="2026-10-25T02:10:00+01:00")
+    archive = archived(tmp_path, winter, summer)
+    assert names(archive.runs()) == [summer.name, winter.name]
+    archive.remove_old(keep=1)
+    assert names(archive.runs()) == [winter.name]
+
+
+@pytest.mark.parametrize("started", ["", "yesterday", "2026-10-25T02:30:00"])
+def test_a_run_without_a_moment_of_its_start_is_none(started: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"started must be a date and time with an offset, got '{started}'"):
+        replace(nightly_run(0), started=started)
+
+
+def test_a_run_is_told_in_a_line() -> None:
+    assert str(nightly_run(0, done=False)) == (
+        "2026-01-05 (quick, here; 2026-01-05T02:00:00+00:00): 0 of 1 notebooks done, 1 failed, 0 numbers, "
+        "0 of 0 checks hold"
+    )
 
 
 def test_quick_runs_replace_no_full_ones_and_machines_are_counted_apart(tmp_path: Path) -> None:

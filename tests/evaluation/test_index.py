@@ -3,6 +3,7 @@
 import html.parser
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -102,6 +103,14 @@ def read(run: NightlyRun, folder: Path) -> Page:
     found = Page(path.read_text(encoding="utf-8"))
     assert found.open == []
     return found
+
+
+def test_a_link_to_a_name_with_signs_of_addresses_leads_to_the_file(folder: Path) -> None:
+    run = make_run()
+    odd = replace(run.outcomes[0], html="50% #1/50% #1?.html")
+    addresses = read(replace(run, outcomes=(odd, *run.outcomes[1:])), folder).addresses
+    assert odd.html in map(unquote, addresses)
+    assert not any(sign in address for address in addresses for sign in "#? ")
 
 
 def test_the_page_shows_changed_numbers_failures_and_checks(folder: Path) -> None:

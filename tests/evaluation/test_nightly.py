@@ -113,7 +113,7 @@ def test_a_failed_notebook_leaves_the_others_and_the_next_run_is_compared(notebo
     verdict, _, step = card.split("\n")
     assert verdict.startswith("  as before  no ")
     assert "2 notebooks failed" in verdict
-    assert step.startswith(f"  deeppool nightly -o {tmp_path / 'nights'} fig1,")
+    assert step.startswith(f"  deeppool nightly -o {tmp_path / 'nights'} --notebooks {notebooks} fig1,")
 
     shutil.rmtree(notebooks / "evaluation")
     second = nightly(tmp_path / "nights", notebooks=notebooks)

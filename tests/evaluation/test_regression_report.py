@@ -146,6 +146,12 @@ def test_a_number_needs_five_earlier_runs_to_be_compared() -> None:
     assert (number.usual, number.value, number.change, number.nights) == (1.0, 2.0, 1.0, 5)
 
 
+def test_a_number_that_grew_from_below_zero_has_a_plus() -> None:
+    history = [nightly_run(day, done("fig5", measured(-5.0, unit="%"))) for day in range(1, 6)]
+    (number,) = compare_with_earlier(nightly_run(20, done("fig5", measured(5.0, unit="%"))), history).moved
+    assert number.change == 2.0
+
+
 @pytest.mark.parametrize(("value", "changed"), [(1.08, False), (1.2, True)])
 def test_a_number_that_never_varied_may_vary_by_the_floor(value: float, changed: bool) -> None:
     history = [nightly_run(day, done("fig5", measured(1.0))) for day in range(1, 8)]

@@ -49,6 +49,11 @@ def test_the_relatively_largest_changes_come_first_and_numbers_say_by_how_much()
     assert "%" not in text[1] + text[2] + text[3]
 
 
+@pytest.mark.parametrize(("before", "after", "change"), [(-0.5, 0.5, "+200 %"), (-2, -3, "-50 %"), (-2, -1, "+50 %")])
+def test_what_grew_from_below_zero_has_a_plus(before: float, after: float, change: str) -> None:
+    assert str(FieldChange("slowdown", before, after)).endswith(f"({change})")
+
+
 @pytest.mark.parametrize(("count", "last"), [(40, "  f39: 1 → 2"), (41, "… and 1 more (with --json, all of them)")])
 def test_beyond_40_changes_the_text_says_how_many_more_there_are(count: int, last: str) -> None:
     changes = tuple(FieldChange(f"f{number}", 1, 2) for number in range(count))

@@ -89,12 +89,15 @@ def against_paper(record: Evaluation, *, dark: bool = False) -> go.Figure:
 
 def _against_paper(number: Number) -> Change | None:
     """Compares with the middle of the numbers that the paper prints; None without one."""
-    printed = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", str(number.paper or ""))]
+    if isinstance(number.paper, str):  # in which a minus may be the dash of a range
+        printed = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", number.paper)]
+    else:
+        printed = [float(number.paper or 0.0)]
     if not printed or not (middle := (min(printed) + max(printed)) / 2):
         return None
     values = f"paper {number.paper} {number.unit}, here {number.value:.4g} {number.unit}, {number.basis}"
-    width = 100 * (max(printed) - min(printed)) / 2 / middle
-    return Change(number.name, 100 * (number.value / middle - 1), values, width or None)
+    width = 100 * (max(printed) - min(printed)) / 2 / abs(middle)
+    return Change(number.name, 100 * (number.value - middle) / abs(middle), values, width or None)
 
 
 def _checks(checks: tuple[object, ...]) -> str:
