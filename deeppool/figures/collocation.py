@@ -36,11 +36,15 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     unit = time_unit(max(times.p99 for times in conditions.values()))
     figure.add_trace(_iteration_times("p50", conditions, unit, theme.neutral(dark=dark)), row=1, col=1)
     figure.add_trace(_iteration_times("p99", conditions, unit, theme.soft(dark=dark)), row=1, col=1)
-    for trace in _shares(run, dark):
+    shares = _shares(run, dark)
+    for trace in shares:
         figure.add_trace(trace, row=1, col=2)
+    # A background that was slow alone may have been faster beside the foreground.
+    most = max((share for trace in shares for share in trace.y), default=0.0)
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(title_text=f"time of an iteration ({unit.name})", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title_text="share (%)", range=[0, 104], tickvals=[0, 25, 50, 75, 100], row=1, col=2)
+    ticks = [0, 25, 50, 75, 100] if most <= 100 else None
+    figure.update_yaxes(title_text="share (%)", range=[0, 1.04 * max(100, most)], tickvals=ticks, row=1, col=2)
     theme.apply_theme(figure, title=_title(run), subtitle=_subtitle(run), plot_height=300, heading_height=24, dark=dark)
     return figure.update_layout(barmode="group", bargap=0.25)
 

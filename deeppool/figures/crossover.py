@@ -62,7 +62,7 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
 def _trace(spans: Sequence[CrossoverSpan], job: str, colour: str, unit: TimeUnit) -> go.Bar:
     return go.Bar(
         orientation="h",
-        name=shorten(job),
+        name=escape(shorten(job)),
         y=[len(_ROWS) * span.rank + (span.kind == "transfer") for span in spans],
         base=[unit.of(span.start) for span in spans],
         x=[unit.of(span.end - span.start) for span in spans],
@@ -73,8 +73,9 @@ def _trace(spans: Sequence[CrossoverSpan], job: str, colour: str, unit: TimeUnit
             "opacity": [0.55 if span.kind == "transfer" else 1.0 for span in spans],
         },
         customdata=[
-            [span.kind, span.round, format_seconds(span.start), format_seconds(span.end - span.start)] for span in spans
+            [span.kind, span.round, format_seconds(span.start), format_seconds(span.end - span.start), escape(job)]
+            for span in spans
         ],
-        hovertemplate=f"<b>{escape(job)}</b>: %{{customdata[0]}} of round %{{customdata[1]}}<br>"
+        hovertemplate="<b>%{customdata[4]}</b>: %{customdata[0]} of round %{customdata[1]}<br>"
         "starts at %{customdata[2]}, takes %{customdata[3]}, measured<extra></extra>",
     )

@@ -44,14 +44,14 @@ def shorten(name: str, limit: int = 26) -> str:
 
 def wrap_lines(text: str, width: int) -> str:
     """Wraps each line of an escaped text at ``width`` visible characters, with ``<br>``; tags keep their text."""
-    # Tags and entities as one private character each while the lines are divided.
+    # Tags, entities and a name's own private characters as one private character each while the lines are divided.
     marks: list[str] = []
 
     def hide(found: re.Match[str]) -> str:
         marks.append(found[0])
         return chr(0xE000 + len(marks) - 1)
 
-    hidden = [re.sub(r"<[^>]+>|&\w+;", hide, line) for line in text.split("<br>")]
+    hidden = [re.sub(r"<[^>]+>|&\w+;|[\ue000-\uf8ff]", hide, line) for line in text.split("<br>")]
     wrapped = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""] for line in hidden]
     joined = "<br>".join(line for lines in wrapped for line in lines)
     return re.sub(r"[\ue000-\uf8ff]", lambda found: marks[ord(found[0]) - 0xE000], joined)

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.formatting import escape
 from deeppool.records.run_record import RunRecord
 from deeppool.simulation.device.collocated import CollocatedSimulation
 
@@ -48,7 +49,8 @@ def trade_off(
     )
     lowest = min(0.0, *(slowdown for mark in marks for slowdown in mark.slowdowns))
     figure.update_xaxes(title_text="slowdown of the foreground (%)", rangemode="tozero" if lowest == 0 else "normal")
-    figure.update_yaxes(title_text="background, % of alone", range=[0, 105])
+    most = 100 * max(1.0, idle, *(harvest for mark in marks for harvest in mark.harvests))
+    figure.update_yaxes(title_text="background, % of alone", range=[0, 1.05 * most])
     figure.update_layout(legend={"orientation": "v"})
     return theme.apply_theme(
         figure,
@@ -81,7 +83,7 @@ def _measured(runs: Mapping[str, Sequence[RunRecord]]) -> tuple[list[_Mark], flo
     idle = median(mean(run.foreground.alone.idle_share) for run in every)
     rounds = max(len(found) for found in runs.values())
     each = "" if rounds == 1 else f", median of {rounds} rounds each (bars: smallest to largest)"
-    return marks, idle, f"<b>measured</b>: {every[0].model} on {every[0].device_name}{each}"
+    return marks, idle, f"<b>measured</b>: {escape(every[0].model)} on {escape(every[0].device_name)}{each}"
 
 
 def _mark(name: str, runs: Sequence[RunRecord]) -> _Mark:
@@ -105,7 +107,7 @@ def _check(given: Sequence[object], kind: type, accepted: str) -> None:
 
 def _trace(mark: _Mark, number: int) -> go.Scatter:
     return go.Scatter(
-        name=mark.name,
+        name=escape(mark.name),
         mode="markers",
         marker={"size": 11, "color": COLOURS[number % len(COLOURS)], "symbol": number // len(COLOURS)},
         x=[100 * median(mark.slowdowns)],

@@ -30,6 +30,13 @@ def test_harvest_stands_beside_the_mean_idle_share_and_that_of_each_rank():
     assert "67 % of the idle time" in traces["background"].customdata[0]
 
 
+@pytest.mark.parametrize(("harvest", "top"), [(0.3, 104), (1.0, 104), (1.5, 156)])
+def test_a_background_that_was_faster_than_alone_stays_in_the_picture(harvest, top):
+    run = run_of()
+    figure = figures.collocation(replace(run, background=replace(run.background, harvest=harvest)))
+    assert figure.layout.yaxis2.range == pytest.approx((0, top))
+
+
 def test_headings_say_how_sure_they_are_where_it_is_known():
     run = run_of()
     front = replace(run.foreground, slowdown_margin=0.021)

@@ -44,10 +44,10 @@ def test_every_span_is_a_bar_in_the_row_of_its_rank() -> None:
         for row, base, length in zip(trace.y, trace.base, trace.x, strict=True)
     }
     assert len(drawn) == len(SPANS)
-    assert ("rank 0 transfers", "a <b>", 120.0, 200.0) in drawn
+    assert ("rank 0 transfers", "a &lt;b&gt;", 120.0, 200.0) in drawn
     assert ("rank 1 computes", "c", 300.0, 310.0) in drawn
     assert figure.data[0].marker.color != figure.data[1].marker.color
-    assert "a &lt;b&gt;" in figure.data[0].hovertemplate
+    assert figure.data[0].customdata[0][-1] == "a &lt;b&gt;"
     with pytest.raises(InvalidValueError, match="no rounds to draw"):
         figures.crossover(comparison(spans=()))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance, shorten, time_unit
+from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance, shorten, time_unit, wrap_lines
 from tests.figures.records import layer, plan_of, two_layer_plan
 
 
@@ -32,6 +32,11 @@ def test_a_short_name_keeps_both_ends(name, limit):
     short = shorten(name, limit)
     assert len(short) == min(len(name), limit)
     assert short == name or (name.startswith(short.split("…")[0]) and "…" in short and short[-1] == name[-1])
+
+
+def test_a_private_character_of_a_name_stays_what_it_is_beside_tags():
+    """Fonts of terminals draw icons as such characters."""
+    assert wrap_lines("<b>\ue000</b> \uf8ff &lt;a", 4) == "<b>\ue000</b><br>\uf8ff &lt;a"
 
 
 def test_an_angle_bracket_is_text_not_a_tag():

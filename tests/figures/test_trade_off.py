@@ -27,6 +27,12 @@ def test_a_mark_is_the_median_of_its_rounds_and_its_bars_reach_to_the_others():
     assert naive.error_x.array is None
 
 
+def test_every_mark_is_in_the_picture_and_its_name_is_text():
+    figure = figures.trade_off({"a <b>": [measured(0.1, 1.5), measured(0.1, 0.5)], "naive": [measured(1.0, 0.9)]})
+    assert figure.layout.yaxis.range == pytest.approx((0, 157.5))
+    assert figure.data[0].name == "a &lt;b&gt;"
+
+
 def test_what_was_measured_says_so_and_where():
     subtitle = figures.trade_off({"naive": [measured(1.0, 0.9)] * 2}).layout.title.subtitle.text
     assert subtitle == "<b>measured</b>: tiny on Test CPU, median of 2 rounds each (bars: smallest to largest)"
