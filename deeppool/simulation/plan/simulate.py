@@ -10,6 +10,7 @@ Under other conditions than planned (slow GPUs, stragglers, slow links) many ite
 length is shown.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -113,8 +114,12 @@ def simulate(
         iterations: number of iterations to draw, where conditions are random.
 
     Raises:
-        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+        InvalidValueError: no iterations, speeds of more GPUs than the plan has, or a sample that takes no time.
     """
+    if background_sample_time is not None and not 0 < background_sample_time < math.inf:
+        raise InvalidValueError(
+            f"background_sample_time must be positive and finite, got {background_sample_time:g} (seconds per sample)"
+        )
     times: tuple[float, ...] = ()
     if conditions is None:
         work, end = gpu_activities(plan)

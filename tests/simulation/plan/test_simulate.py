@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.timeline import Span
+from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.schedule import exposed_syncs, order_of, schedule
 from deeppool.simulation.plan.simulate import replay, simulate
 from tests.figures.records import layer, plan_of
@@ -16,6 +17,12 @@ from tests.sampling import examples
 from tests.strategies import problems, waiting
 
 few = examples(60)
+
+
+@pytest.mark.parametrize("seconds", [0, -1e-3, float("inf"), float("nan")])
+def test_a_background_whose_samples_take_no_time_or_forever_is_refused(seconds):
+    with pytest.raises(InvalidValueError, match=f"background_sample_time must be positive and finite, got {seconds:g}"):
+        simulate(plan_of(layer("a", 1, forward=1.0)), background_sample_time=seconds)
 
 
 def one_by_one(made):
