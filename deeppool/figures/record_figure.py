@@ -138,6 +138,8 @@ _OF_EVALUATION = {
 }
 """Module and function by kind: evaluation is built on this package, and is loaded for its own records only."""
 WITHOUT_FIGURE = {
+    "environment": "it names a machine's parts and versions, which its text has",
+    "plan-check": "it says what holds of a plan, which has a figure itself",
     "cluster-job": "it is one state and one number of updates, which its text has (the cluster's status has a figure)",
     "field-changes": "it lists fields of any type, which have no common axis; its text is the table of them",
 }

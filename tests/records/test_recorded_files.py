@@ -60,6 +60,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "layers.0.name": "left",
         "layers.0.before.gpus": (1,),
     },
+    "environment": {"cores": 2, "memory": 2**33, "gpu_abilities.0.mig": "no: not split", "gpu_problem": None},
     "evaluation": {"numbers.0.value": 1.5, "numbers.0.paper": "1.2 to 2.3", "checks.0.holds": True},
     "fidelity": {
         "update_time": 0.00039493499980380875,
@@ -109,6 +110,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "layers.0.counts.1.time": 0.000534310026680476,
         "layers.0.counts.1.iteration_time_change": 1.2319994345912685e-07,
     },
+    "plan-check": {"gpus": 2, "iteration_time": 0.0015872597864865707, "decided": False, "optimality": "exact"},
     "profile": {
         "graph.layers.0.activation_bytes": 11264,
         "graph.layers.3.predecessors": (1, 2),
@@ -169,6 +171,7 @@ FIGURES: dict[str, dict[str, Any]] = {
         "methods.6.plan.transfers.0.gradients": ("layer1.weight",),
     },
     "transfer-plan": {"parts.1.backward": 0.003, "transfers.0.size": 4_000_000, "gap_bound": 0.0002000012},
+    "timeline": {"provenance": "predicted", "gpus": 2, "spans.0.name": "conv1", "spans.0.end": 0.0003669040800014045},
     "trials": {
         "steps": 12,
         "results.0.configuration": {"lr": 0.5, "nesterov": True, "init": None},
