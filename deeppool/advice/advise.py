@@ -48,13 +48,13 @@ def advise(
         cluster: the GPUs and links, or a number of GPUs: of the DGX of the profile's GPU, or cores of this machine.
         global_batch: samples per iteration, over all GPUs.
         device: where the layer times are from: a GPU of :func:`deeppool.estimate`, or a device as for
-            :func:`deeppool.profile` to measure them on.
+            :func:`deeppool.profile` to measure them on. A profile has its own, and its own precision.
         precision: as for :func:`deeppool.estimate`.
-        input_shape: shape of one sample, for a model that is not captured yet.
+        input_shape: shape of one sample, for a model that is not captured yet; not with a profile.
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        InvalidValueError: no samples, or an unknown device.
+        InvalidValueError: no samples, an unknown device, or the shape of a profile.
         PlanError, MissingProfileError: as for :func:`deeppool.plan`.
     """
     gpus = as_cluster(cluster).gpus

@@ -52,13 +52,17 @@ def layer_times(
         on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
-        InvalidValueError: no samples, or an unknown device.
+        InvalidValueError: no samples, an unknown device, or the shape of a profile.
         PlanError: more GPUs than samples.
     """
-    if isinstance(model, Profile):
-        return model
-    if names_profile(model):
-        return find_profile(model)
+    if isinstance(model, Profile) or names_profile(model):
+        found = model if isinstance(model, Profile) else find_profile(model)
+        if input_shape is not None:
+            raise InvalidValueError(
+                f"input_shape is for a model, and the profile of {found.graph.model} has its own, "
+                f"{','.join(map(str, found.graph.input_shape))} (leave it out, or give the model)"
+            )
+        return found
     if global_batch < 1:
         raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
     check_batch(gpus, global_batch)

@@ -29,7 +29,10 @@ def advise(
     ] = "a100-80",
     cluster: ClusterOption = None,
     precision: Annotated[
-        Precision, typer.Option(help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast.")
+        Precision,
+        typer.Option(
+            help="tf32 is PyTorch's default for convolutions; bf16 and fp16 use autocast. A profile has its own."
+        ),
     ] = "tf32",
     input_shape: ShapeOption = None,
     html: Annotated[

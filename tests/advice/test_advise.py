@@ -169,6 +169,12 @@ def test_advice_may_be_about_a_shipped_profile() -> None:
     assert any(step.startswith("deeppool plan vgg16-h200 ") for step in next_steps)
 
 
+def test_a_shape_beside_a_profile_is_refused() -> None:
+    for model in ("vgg16-h200", dp.find_profile("vgg16-h200")):
+        with pytest.raises(InvalidValueError, match="the profile of vgg16 has its own, 3,224,224"):
+            dp.advise(model, 8, 32, input_shape=(3, 64, 64))
+
+
 @pytest.mark.parametrize(
     ("gpus", "batch", "error", "said"),
     [(4, 2, PlanError, "4 GPUs"), (4, 0, InvalidValueError, "global_batch must be at least 1, got 0")],
