@@ -91,9 +91,11 @@ def scaling(
         MissingStepsError: no batch is known to reach the accuracy on one GPU, the baseline of speed-ups.
     """
     started = time.perf_counter()
-    if not gpu_counts or not bandwidths:
+    if not len(gpu_counts) or not len(bandwidths):  # of an array "not" asks for its elements
         raise InvalidValueError("gpu_counts and bandwidths must each have a value (leave them out for the defaults)")
-    counts, speeds = tuple(sorted(set(gpu_counts))), tuple(sorted(set(bandwidths)))
+    # A cluster checks the number of its GPUs, and holds Python's for one of NumPy.
+    counts = tuple(sorted({Cluster(count).gpus for count in gpu_counts}))
+    speeds = tuple(sorted({float(bandwidth) for bandwidth in bandwidths}))
     per_gpu = global_batch if per_gpu_batch is None else per_gpu_batch
     compute = cache(profile.iteration_time)
     job = _Job(profile, compute, steps, global_batch, per_gpu, amplification_limit, network_model)

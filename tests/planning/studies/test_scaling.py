@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -313,6 +314,13 @@ def test_gpu_counts_and_speeds_are_put_in_order_once_each():
     study = small_study(linear_profile(), gpu_counts=[4, 1, 4], bandwidths=[FAST, SLOW])
     assert (study.gpu_counts, study.bandwidths) == ((1, 4), (SLOW, FAST))
     assert list(times(study, "weak")) == [1, 4]
+
+
+def test_counts_and_bandwidths_may_be_arrays(tmp_path):
+    arrays = small_study(uneven_profile(), gpu_counts=np.array([1, 2]), bandwidths=np.array([SLOW, FAST]))
+    lists = small_study(uneven_profile(), gpu_counts=[1, 2], bandwidths=[SLOW, FAST])
+    assert arrays.points == lists.points
+    assert serialization.read(serialization.write(arrays, tmp_path / "study.json"), ScalingStudy) == arrays
 
 
 @pytest.mark.parametrize(
