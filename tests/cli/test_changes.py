@@ -100,6 +100,15 @@ def test_show_refuses_a_file_of_another_kind_before_it_writes(files: Path, tmp_p
     assert not (tmp_path / "page.html").exists()
 
 
+def test_a_page_does_not_replace_the_record_that_it_shows(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(files / "plan.json")
+    before = (files / "plan.json").read_bytes()
+    for page in (files / "plan.json", tmp_path / "link.json"):
+        told = refused("show", files / "slow.json", files / "plan.json", "--html", page)
+        assert f"the page would replace the record {page}" in told
+    assert (files / "plan.json").read_bytes() == before
+
+
 def test_explain_without_a_layer_is_the_plans_own_table(files: Path) -> None:
     outcome = command("explain", files / "plan.json")
     assert (outcome.exit_code, outcome.stdout) == (0, dp.load(files / "plan.json").explain() + "\n")
