@@ -29,10 +29,14 @@ def describe_layers(
 ) -> tuple[Layer, ...]:
     """Returns one record per group, in order."""
     owner = {node: index for index, group in enumerate(groups) for node in group}
-    trainable = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     # A parameter tied under two names is one parameter of the state dict; get_attr finds it by either.
     canonical = {
         id(parameter): name for name, parameter in reversed(list(program.named_parameters(remove_duplicate=False)))
+    }
+    reached = {id(attrgetter(str(node.target))(program)) for node in _reached(program.graph) if node.op == "get_attr"}
+    # torch's optimizers leave out what no gradient reaches: zeros in its place would decay it.
+    trainable = {
+        name for name, parameter in program.named_parameters() if parameter.requires_grad and id(parameter) in reached
     }
     saved = saved_bytes(program, groups, autocast=False)
     saved_by_autocast = saved_bytes(program, groups, autocast=True)
@@ -66,6 +70,19 @@ def describe_layers(
             )
         )
     return tuple(layers)
+
+
+def _reached(graph: fx.Graph) -> set[fx.Node]:
+    """Returns the nodes from which a path without ``detach`` and integers leads to the loss."""
+    found, waiting = set[fx.Node](), [graph.output_node()]
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            value = node.meta.get("val")
+            counts = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+            if not (node in found or counts or node.target is torch.ops.aten.detach.default):
+                found.add(node)
+                waiting.append(node)
+    return found
 
 
 def _attributes(node: fx.Node, owner: dict[fx.Node, int]) -> Iterator[str]:

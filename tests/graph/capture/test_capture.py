@@ -656,6 +656,31 @@ def test_tied_weight_counts_once():
     assert model.graph.parameter_bytes == weight + 2 * bias
 
 
+class Gated(nn.Module):
+    """Parameters that no gradient reaches: behind a detach, in a comparison, without gradients, and read by nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.gate, self.chosen, self.still, self.tied = (nn.Linear(6, 6) for _ in range(5))
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x):
+        gate = torch.sigmoid(self.gate(self.tied(x))).detach() * (self.chosen(x) > 0)
+        with torch.no_grad():
+            gate = gate + self.still(x)
+        return self.tied(self.stem(x) * gate)
+
+
+@pytest.mark.parametrize("granularity", ["operator", "module", "block"])
+def test_parameters_that_no_gradient_reaches_are_not_trained(granularity):
+    model = Gated()
+    layers = capture(model, (6,), granularity=granularity).graph.layers
+    cross_entropy = nn.functional.cross_entropy(model(torch.randn(2, 6)), torch.tensor([0, 1]))
+    cross_entropy.backward()
+    reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert {name for layer in layers for name in layer.parameters} == reached
+
+
 def test_capture_leaves_the_model_as_it_was():
     module = Residual()
     before = {name: value.clone() for name, value in module.state_dict().items()}
