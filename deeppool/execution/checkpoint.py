@@ -280,6 +280,11 @@ def _load_optimizer(trainer: Trainer, shards: list[dict[str, Any]]) -> None:
     choices = {name: group["choices"] for shard in shards for group in shard["groups"] for name in group["names"]}
     names = {id(trainer.state[name]): name for name in trainer.state}
     packed = optimizer.state_dict()
+    # Of groups of which this rank has no parameter.
+    written = (shard["groups"] for shard in shards)
+    alike: list[dict[str, Any]] = next((each for each in written if len(each) == len(packed["param_groups"])), [])
+    for group, kept in zip(packed["param_groups"], alike, strict=False):
+        group.update({key: value for key, value in kept["choices"].items() if key not in IMPLEMENTATION})
     for group, own in zip(packed["param_groups"], optimizer.param_groups, strict=True):
         for position, parameter in zip(group["params"], own["params"], strict=True):
             name = names[id(parameter)]

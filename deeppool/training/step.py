@@ -138,6 +138,7 @@ class TrainingStep:
             training,
             place,
             device.fetch,
+            trained=[named for named in captured.source.named_parameters() if named[1].requires_grad],
             counted=[parameter for _, parameter in mine] if counted is None else counted,
             total=self._sum.total,
             scaled=precision == "fp16",

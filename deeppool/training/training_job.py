@@ -35,7 +35,10 @@ class Training:
     """Rule that every rank of a run follows."""
 
     optimizer: "MakeOptimizer"
-    """Function that makes a torch optimizer from (name, parameter) pairs: those that a rank computes with."""
+    """Function that makes a torch optimizer from (name, parameter) pairs, or from some of them.
+
+    Each rank gives it all parameters of the model that require gradients, so that all make the same groups, and then
+    keeps those that it computes with."""
     schedule: "MakeSchedule | None" = None
     """Function that makes a learning-rate schedule, which steps once an update."""
     accumulation: int = 1

@@ -8,6 +8,7 @@ is skipped if a gradient is not finite. The fused optimizers of torch see to tha
 before the next backward, for which it needs the scale. For any other optimizer the host waits in every update.
 """
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ class Update:
         place: torch.device,
         fetch: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
         *,
+        trained: Sequence[tuple[str, torch.nn.Parameter]] | None = None,
         counted: Sequence[torch.nn.Parameter],
         total: Callable[[torch.Tensor], None],
         scaled: bool,
@@ -70,20 +72,15 @@ class Update:
             training: the rule.
             place: device of the norm; a rank may have no parameters.
             fetch: :meth:`deeppool.device.protocol.Device.fetch` of that device.
+            trained: those of the whole model, of which the optimizer is made. Default: those of this process.
             counted: parameters whose gradients this process adds to the norm.
             total: replaces a tensor by its sum over all ranks.
             scaled: whether the loss is scaled, as fp16 needs it.
         """
         self._place, self._fetch, self._total = place, fetch, total
         # A rank that the plan gives no layer with parameters has nothing to update.
-        self.optimizer = training.optimizer(list(parameters)) if parameters else None
-        if parameters and not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise InvalidValueError(
-                f"optimizer returned a {type(self.optimizer).__name__}, expected a torch.optim.Optimizer (return it)"
-            )
-        self._schedule = training.schedule(self.optimizer) if training.schedule and self.optimizer else None
-        if training.schedule and self.optimizer and self._schedule is None:
-            raise InvalidValueError("schedule returned None, expected a learning-rate schedule of torch (return it)")
+        self.optimizer = _make_optimizer(training, parameters, trained or parameters) if parameters else None
+        self._schedule = _make_schedule(training, self.optimizer)
         self._scale = LossScale(enabled=scaled)
         self.skips = 0
         """Updates that were skipped because the scale was too high, of those that are decided."""
@@ -207,6 +204,40 @@ class Update:
         total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._place), *norms]).square().sum()
         self._total(total)
         return total
+
+
+def _make_optimizer(
+    training: Training,
+    parameters: Sequence[tuple[str, torch.nn.Parameter]],
+    trained: Sequence[tuple[str, torch.nn.Parameter]],
+) -> torch.optim.Optimizer:
+    """Makes the optimizer of all parameters of the model, and leaves it those of this process.
+
+    It has the same groups on every rank of every plan, so a schedule's numbers, one per group, fit all of them.
+    """
+    optimizer = training.optimizer(list(trained))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidValueError(
+            f"optimizer returned a {type(optimizer).__name__}, expected a torch.optim.Optimizer (return it)"
+        )
+    own = {parameter for _, parameter in parameters}
+    for group in optimizer.param_groups:
+        kept = [parameter in own for parameter in group["params"]]
+        for key in {"params", "param_names"} & set(group):
+            group[key][:] = itertools.compress(group[key], kept)
+    for _, parameter in trained:
+        if parameter not in own:
+            optimizer.state.pop(parameter, None)
+    return optimizer
+
+
+def _make_schedule(training: Training, optimizer: torch.optim.Optimizer | None) -> "LRScheduler | None":
+    if training.schedule is None or optimizer is None:
+        return None
+    schedule = training.schedule(optimizer)
+    if schedule is None:
+        raise InvalidValueError("schedule returned None, expected a learning-rate schedule of torch (return it)")
+    return schedule
 
 
 def _skips_by_itself(optimizer: torch.optim.Optimizer | None) -> bool:

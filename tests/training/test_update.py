@@ -206,3 +206,34 @@ def test_a_function_that_returns_nothing_is_refused(changes: dict[str, Any], phr
     rule = Training(**{"optimizer": lambda named: torch.optim.SGD(named, lr=0.1)} | changes)
     with pytest.raises(InvalidValueError, match=phrase):
         update_of([nn.Parameter(torch.ones(2))], rule, CpuDevice(), scaled=False)
+
+
+def test_an_optimizer_has_the_groups_of_the_whole_model_and_the_parameters_of_its_process() -> None:
+    model = [(str(number), nn.Parameter(torch.ones(2))) for number in range(3)]
+    made = []
+
+    def optimizer(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        made.extend(name for name, _ in named)
+        # Adagrad makes the state of each parameter at once.
+        return torch.optim.Adagrad([{"params": [each], "lr": 0.1 * 2 ** int(each[0])} for each in named])
+
+    rule = Training(optimizer=optimizer, schedule=lambda made: torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1))
+    own = model[1:2]
+    update = Update(
+        own,
+        rule,
+        torch.device("cpu"),
+        fetch,
+        trained=model,
+        counted=[own[0][1]],
+        total=lambda tensor: None,
+        scaled=False,
+    )
+    assert made == ["0", "1", "2"]
+    assert [group["params"] for group in update.optimizer.param_groups] == [[], [own[0][1]], []]
+    assert [group["param_names"] for group in update.optimizer.param_groups] == [[], ["1"], []]
+    assert list(update.optimizer.state) == [own[0][1]]
+    assert update.schedule.base_lrs == [0.1, 0.2, 0.4]
+    own[0][1].grad = torch.ones(2)
+    update.step()
+    assert [parameter.tolist() for _, parameter in model] == [[1.0, 1.0], pytest.approx([0.8, 0.8]), [1.0, 1.0]]
