@@ -13,8 +13,9 @@ import torch
 from deeppool.collectives.buckets import group_into_buckets
 from deeppool.collectives.schedule import Schedule
 from deeppool.device.transfer import PendingWork
+from deeppool.errors import InvalidValueError
 from deeppool.execution.communicator import Communicator, Group
-from deeppool.training.bucket import Bucket
+from deeppool.training.bucket import SPARSE, Bucket
 
 ScheduleChoice = Callable[[int, int], Schedule | None]
 """Returns the schedule of an all-reduce of some ranks and bytes; None: the library's own all-reduce."""
@@ -112,6 +113,8 @@ def _gradients(bucket: Bucket) -> list[torch.Tensor]:
     for parameter in bucket.parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.is_sparse:
+            raise InvalidValueError(f"several ranks can sum dense gradients only, and {SPARSE}")
     return [parameter.grad for parameter in bucket.parameters if parameter.grad is not None]
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+SPARSE = "one is sparse, as that of an embedding with sparse=True is (leave it False)"
+"""End of an error about gradients of which one holds some rows only."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bucket:

@@ -8,6 +8,7 @@ is skipped if a gradient is not finite. The fused optimizers of torch see to tha
 before the next backward, for which it needs the scale. For any other optimizer the host waits in every update.
 """
 
+import inspect
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from deeppool.errors import InvalidValueError
+from deeppool.training.bucket import SPARSE
 from deeppool.training.training_job import Training
 
 if TYPE_CHECKING:
@@ -192,7 +194,7 @@ class Update:
             multiplier = multiplier * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         if gradients := _gradients(self.parameters):
             # A GPU multiplies many tensors in one kernel if the number has their type; 16 bits would round it.
-            precise = torch.promote_types(gradients[0].dtype, torch.float32)
+            precise = torch.promote_types(gradients[0].dtype.to_real(), torch.float32)
             torch._foreach_mul_(gradients, torch.where(finite, multiplier, 1.0).to(precise))
         return finite
 
@@ -200,6 +202,10 @@ class Update:
         """Returns the square of the norm of the scaled gradients of all ranks; inf or nan if one gradient is."""
         # torch.nn.utils.get_total_norm sums in the gradients' type, in which scaled gradients may overflow.
         gradients = _gradients(self._counted)
+        if any(gradient.is_sparse for gradient in gradients):
+            raise InvalidValueError(f"clipping and the loss scale of fp16 need the norm of all gradients, and {SPARSE}")
+        # The norm of a complex number is that of its two parts.
+        gradients = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
         norms = torch._foreach_norm(gradients, dtype=torch.float64) if gradients else ()
         total = torch.stack([torch.zeros((), dtype=torch.float64, device=self._place), *norms]).square().sum()
         self._total(total)
@@ -220,6 +226,11 @@ def _make_optimizer(
         raise InvalidValueError(
             f"optimizer returned a {type(optimizer).__name__}, expected a torch.optim.Optimizer (return it)"
         )
+    if _required(optimizer.step):
+        raise InvalidValueError(
+            f"a step of {type(optimizer).__name__} computes the loss again, which an update on several ranks cannot "
+            "(choose an optimizer whose step takes no closure)"
+        )
     own = {parameter for _, parameter in parameters}
     for group in optimizer.param_groups:
         kept = [parameter in own for parameter in group["params"]]
@@ -237,7 +248,22 @@ def _make_schedule(training: Training, optimizer: torch.optim.Optimizer | None) 
     schedule = training.schedule(optimizer)
     if schedule is None:
         raise InvalidValueError("schedule returned None, expected a learning-rate schedule of torch (return it)")
+    if needed := _required(schedule.step):
+        raise InvalidValueError(
+            f"a step of {type(schedule).__name__} needs {', '.join(needed)}, and that of a training has none "
+            "(choose a schedule by the number of the update, such as CosineAnnealingLR)"
+        )
     return schedule
+
+
+def _required(function: Callable[..., object]) -> list[str]:
+    """Returns the names of the arguments without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
 
 
 def _skips_by_itself(optimizer: torch.optim.Optimizer | None) -> bool:

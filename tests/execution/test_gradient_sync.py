@@ -7,6 +7,7 @@ from torch import nn
 from deeppool.collectives import buckets as rule
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 from deeppool.collectives.schedule import Schedule
+from deeppool.errors import InvalidValueError
 from deeppool.execution.gradient_sync import GradientSync, make_buckets
 from deeppool.planning.evaluate.schedule import bucket_seconds
 from deeppool.training.bucket import Announcer, Bucket
@@ -174,3 +175,11 @@ def test_a_bucket_is_summed_by_the_schedule_of_its_ranks_and_bytes(
     assert communicator.schedules == [None, doubling]
     assert sync.patterns(found) == ("recursive-doubling",)
     assert GradientSync(communicator, [RANKS]).patterns(found) == ()
+
+
+def test_a_sparse_gradient_of_several_ranks_is_refused() -> None:
+    embedding = nn.Embedding(3, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    sync = GradientSync(MirroredCommunicator(), [RANKS])
+    with pytest.raises(InvalidValueError, match=r"several ranks can sum dense gradients only, and one is sparse"):
+        sync.start(Bucket((embedding.weight,), 0, RANKS))

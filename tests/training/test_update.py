@@ -200,9 +200,17 @@ def test_gradients_that_no_loss_scale_makes_finite_are_told_of() -> None:
     [
         ({"optimizer": lambda named: None}, "optimizer returned a NoneType"),
         ({"schedule": lambda optimizer: None}, "schedule returned None"),
+        (
+            {"optimizer": lambda named: torch.optim.LBFGS([parameter for _, parameter in named])},
+            "a step of LBFGS computes the loss again",
+        ),
+        (
+            {"schedule": torch.optim.lr_scheduler.ReduceLROnPlateau},
+            "a step of ReduceLROnPlateau needs metrics, and that of a training has none",
+        ),
     ],
 )
-def test_a_function_that_returns_nothing_is_refused(changes: dict[str, Any], phrase: str) -> None:
+def test_a_function_that_returns_nothing_or_what_needs_more_is_refused(changes: dict[str, Any], phrase: str) -> None:
     rule = Training(**{"optimizer": lambda named: torch.optim.SGD(named, lr=0.1)} | changes)
     with pytest.raises(InvalidValueError, match=phrase):
         update_of([nn.Parameter(torch.ones(2))], rule, CpuDevice(), scaled=False)
@@ -237,3 +245,24 @@ def test_an_optimizer_has_the_groups_of_the_whole_model_and_the_parameters_of_it
     own[0][1].grad = torch.ones(2)
     update.step()
     assert [parameter.tolist() for _, parameter in model] == [[1.0, 1.0], pytest.approx([0.8, 0.8]), [1.0, 1.0]]
+
+
+def test_the_norm_of_complex_gradients_is_torchs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(3, dtype=dtype, generator=generator) for dtype in (torch.complex64, torch.float32)]
+    parameters, expected = ([nn.Parameter(torch.zeros_like(each)) for each in gradients] for _ in range(2))
+    for parameter, other, gradient in zip(parameters, expected, gradients, strict=True):
+        parameter.grad, other.grad = gradient.clone(), gradient.clone()
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=1.0), clip_norm=0.5)
+    update_of(parameters, rule, CpuDevice(), scaled=False).step()
+    nn.utils.clip_grad_norm_(expected, 0.5)
+    for parameter, other in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), -other.grad)
+
+
+def test_a_sparse_gradient_has_no_norm_and_is_refused() -> None:
+    embedding = nn.Embedding(3, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1), clip_norm=1.0)
+    with pytest.raises(InvalidValueError, match=r"the norm of all gradients, and one is sparse, .* \(leave it False\)"):
+        update_of([embedding.weight], rule, CpuDevice(), scaled=False).step()
