@@ -5,13 +5,20 @@ follow from these exactly (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms f
 variance", The American Statistician 37, 1983). torch's own SyncBatchNorm does the same on CUDA only.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from deeppool.errors import InvalidValueError
 from deeppool.execution.communicator import Group
+from deeppool.graph.capture.batch_sizes import multiple_of_batch
+from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment
+
+BATCH_NORM = torch.ops.aten.batch_norm.default
 
 
 class _Normalise(torch.autograd.Function):
@@ -83,7 +90,7 @@ def synchronise_batch_norm(segment: Segment, group: Group) -> None:
     """Puts a :class:`BatchNormOfGroup` in the place of every BatchNorm operator of a stage that trains."""
     graph = segment.module.graph
     for node in list(graph.nodes):
-        if node.target is not torch.ops.aten.batch_norm.default or not node.args[5]:
+        if node.target is not BATCH_NORM or not node.args[5]:
             continue
         *tensors, _, momentum, eps, _ = node.args
         name = f"synchronised_{node.name}"
@@ -94,6 +101,28 @@ def synchronise_batch_norm(segment: Segment, group: Group) -> None:
         node.replace_all_uses_with(replacement)
         graph.erase_node(node)
     segment.module.recompile()
+
+
+def check_statistics(captured: CapturedModel, samples: Sequence[int]) -> None:
+    """Checks that every BatchNorm has a variance, as torch's modules do in training.
+
+    Args:
+        captured: the model.
+        samples: of each layer, the fewest samples whose statistics are taken together.
+
+    Raises:
+        InvalidValueError: one has a single value per channel: its outputs would be 0, its running variance NaN.
+    """
+    for layer, nodes, count in zip(captured.graph.layers, captured.nodes, samples, strict=True):
+        for node in nodes:
+            if node.target is not BATCH_NORM or not node.args[5]:
+                continue
+            batch, _, *others = node.meta["val"].shape
+            if count * (multiple_of_batch(batch, captured.batch_symbols) or 1) * math.prod(map(int, others)) == 1:
+                raise InvalidValueError(
+                    f"BatchNorm in {layer.name} has one value per channel on a rank with one sample, and so no "
+                    "variance (synchronise_batch_norm=True, a larger global batch, or a plan for fewer GPUs)"
+                )
 
 
 def _column(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

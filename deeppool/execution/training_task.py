@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from deeppool.errors import RunError
+from deeppool.errors import InvalidValueError, RunError
+from deeppool.execution.batch_norm import check_statistics
 from deeppool.graph.capture.appended_loss import Loss
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.placement import place_model
@@ -54,15 +55,20 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
     Raises:
         CaptureError: the model cannot become a graph.
         RunError: it is not the plan's any more.
-        InvalidValueError: the dataset has no positions, too few samples, or no target, or the sampler does not fit.
+        InvalidValueError: the dataset has no positions, too few samples, or no target, or the sampler does not fit; or
+            a shard is too small for its BatchNorm, or the model has a SyncBatchNorm that the job does not ask for.
     """
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
+    if plan is not None and plan.gpus > 1 and not job.synchronise_batch_norm:
+        _check_no_sync_batch_norm(module)
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
     dataset = job.dataset()
     reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler)
     target = None if job.loss is None else example_target(dataset)
     captured = _capture(module, place, inputs, plan, job.loss, target)
     reader.check = BatchCheck(captured, batch)
+    together = [batch if job.synchronise_batch_norm else batch // gpus for gpus in _gpu_counts(captured, plan)]
+    check_statistics(captured, together)
     return TrainingTask(captured, job, reader.shard, reader.order.digest())
 
 
@@ -104,6 +110,19 @@ def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtype
     if isinstance(model, str):
         return resolve(find_workload(model).inputs, model, shapes, dtypes)
     return resolve((), type(model).__name__, shapes, dtypes)
+
+
+def _check_no_sync_batch_norm(module: torch.nn.Module) -> None:
+    for name, child in module.named_modules():
+        if isinstance(child, torch.nn.SyncBatchNorm) and child.training:
+            raise InvalidValueError(
+                f"{name} is a SyncBatchNorm, and the job takes the statistics of each shard alone "
+                "(synchronise_batch_norm=True, or BatchNorm in its place)"
+            )
+
+
+def _gpu_counts(captured: CapturedModel, plan: Plan | None) -> list[int]:
+    return [1] * len(captured.graph.layers) if plan is None else [layer.gpu_count for layer in plan.layers]
 
 
 def _capture(
