@@ -168,7 +168,7 @@ def load(trainer: Trainer, folder: Path) -> None:
 
     Raises:
         DocumentError: a file is damaged, or holds another model's state.
-        InvalidValueError: it is of another optimizer.
+        InvalidValueError: it is of another optimizer, or of another schedule of the learning rate.
     """
     record = read(folder)
     with _report_damage(folder):
@@ -184,14 +184,8 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
             value.copy_(model[name])
     update = trainer.update
     if update.optimizer is not None:
-        classes = {shard.get("optimizer_class") for shard in shards}
-        own = type(update.optimizer).__name__
-        # Earlier versions wrote none, nor does a rank without parameters.
-        if other := classes - {None, own}:
-            raise InvalidValueError(
-                f"{folder} is a checkpoint of the optimizer {other.pop()}, that of the training is {own} (resume with "
-                "the same one, or choose another folder for checkpoints)"
-            )
+        _check_class("optimizer", update.optimizer, shards, folder)
+        _check_class("schedule", update.schedule, shards, folder)
         _load_optimizer(trainer, shards)
         schedule = next((shard["schedule"] for shard in shards if shard["schedule"] is not None), None)
         if update.schedule is not None and schedule is not None:
@@ -207,6 +201,16 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
         # Earlier versions wrote none.
         if (state := shards[trainer.rank].get("device_random")) is not None:
             trainer.device.set_random_state(state)
+
+
+def _check_class(what: str, own: object, shards: list[dict[str, Any]], folder: Path) -> None:
+    # Earlier versions wrote none, nor does a rank without parameters.
+    other = {shard.get(f"{what}_class") for shard in shards} - {None, type(own).__name__}
+    if own is not None and other:
+        raise InvalidValueError(
+            f"{folder} is a checkpoint of the {what} {other.pop()}, that of the training is {type(own).__name__} "
+            "(resume with the same one, or choose another folder for checkpoints)"
+        )
 
 
 def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -251,6 +255,7 @@ def _shard(trainer: Trainer) -> dict[str, Any]:
         "optimizer": _on_host(states),
         "optimizer_class": None if optimizer is None else type(optimizer).__name__,
         "groups": groups,
+        "schedule_class": None if schedule is None else type(schedule).__name__,
         "schedule": None if schedule is None else _on_host(schedule.state_dict()),
         "random": torch.get_rng_state(),
         "device_random": trainer.device.random_state(),

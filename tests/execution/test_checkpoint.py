@@ -192,6 +192,18 @@ def test_a_checkpoint_of_another_optimizer_is_refused_as_such(trained: tuple[Tie
         load(other, trained[1])
 
 
+def test_a_checkpoint_of_another_schedule_is_refused_as_such(trained: tuple[Tied, Path], tmp_path: Path) -> None:
+    schedules = torch.optim.lr_scheduler
+    _, first = make_trainer(schedule=lambda optimizer: schedules.StepLR(optimizer, 2, gamma=0.1))
+    _, other = make_trainer(schedule=lambda optimizer: schedules.ExponentialLR(optimizer, 0.9))
+    with pytest.raises(InvalidValueError, match=r"step-000001 is .* schedule StepLR, .* is ExponentialLR \(resume"):
+        load(other, write(first, tmp_path))
+    # A training without one may go on with one.
+    load(other, trained[1])
+    assert other.update.schedule is not None
+    assert other.update.schedule.gamma == 0.9
+
+
 # -- damage -------------------------------------------------------------------------------------------
 
 
