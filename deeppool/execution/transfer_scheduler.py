@@ -173,7 +173,9 @@ class TransferDriver:
         for bucket in self._second:
             self._trainer.gradient_sync.start_second_half(bucket)
         if self._step.rule.needs_norm:
-            self.drain()
+            # Of all ranks: those without gradients wait for the norm, too.
+            self._step.finish_sync()
+            self._step.update()
         if self._trial.running:
             self._try(self._trial)
         return self._step.loss()
