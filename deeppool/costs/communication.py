@@ -29,7 +29,7 @@ equal links :mod:`deeppool.costs.schedules` gives the same:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
@@ -103,6 +103,10 @@ class Network:
     model: NetworkModel = "ring"
 
     def __post_init__(self) -> None:
+        if self.model not in get_args(NetworkModel):
+            raise InvalidValueError(
+                f"network_model must be one of {', '.join(get_args(NetworkModel))}, got '{self.model}'"
+            )
         if self.model == "measured" and self.cluster.measured is None:
             raise InvalidValueError(
                 f"network model 'measured' needs a measured cluster, '{self.cluster.name}' was not measured "

@@ -44,6 +44,8 @@ def gpu_counts_to_search(
     some counts (see :meth:`Network.favoured_by`) adds the smallest of those. All GPUs are only there if no
     smaller count does as well, so that what can be searched on some GPUs can be on more.
     """
+    if which not in get_args(GpuCounts):
+        raise InvalidValueError(f"gpu_counts must be one of {', '.join(get_args(GpuCounts))}, got '{which}'")
     if which == "powers":
         return tuple(sorted({2**exponent for exponent in range(gpus.bit_length())} | {gpus}))
     smallest: dict[tuple[int, str | None], int] = {}
@@ -76,6 +78,8 @@ def check_limit(limit: float | None) -> None:
 
 def check_search(search: Search, scope: LimitScope) -> None:
     """Raises InvalidValueError for options that the search does not support together."""
+    if scope not in get_args(LimitScope):
+        raise InvalidValueError(f"limit_scope must be one of {', '.join(get_args(LimitScope))}, got '{scope}'")
     if search not in get_args(Search):
         raise InvalidValueError(f"search must be one of {', '.join(get_args(Search))}, got '{search}'")
     if search == "published" and scope != "layer":

@@ -533,6 +533,15 @@ def test_a_limit_on_the_iteration_is_rejected():
         plan(*breaks_its_limit(), 1.5, search="published", limit_scope="iteration")
 
 
-def test_an_unknown_search_raises_with_the_known_ones():
-    with pytest.raises(InvalidValueError, match="search must be one of exact, published, got 'greedy'"):
-        plan(*breaks_its_limit(), 1.5, search="greedy")
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"search": "greedy"}, "search must be one of exact, published, got 'greedy'"),
+        ({"limit_scope": "iterations"}, "limit_scope must be one of layer, iteration, got 'iterations'"),
+        ({"gpu_counts": "power"}, "gpu_counts must be one of powers, all, got 'power'"),
+        ({"network_model": "rings"}, "network_model must be one of ring, .*, paper, got 'rings'"),
+    ],
+)
+def test_an_unknown_choice_raises_with_the_known_ones(choice, message):
+    with pytest.raises(InvalidValueError, match=message):
+        plan(*breaks_its_limit(), 1.5, **choice)
