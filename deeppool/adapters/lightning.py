@@ -1,14 +1,13 @@
 """``TransferStrategy``: a strategy of Lightning whose gradients travel by a plan of transfers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 from deeppool.adapters.stepped_optimizer import SteppedOptimizer
@@ -19,6 +18,10 @@ from deeppool.execution.data_parallel.scheduled_training import ScheduledTrainin
 from deeppool.execution.transfer_scheduler import TransferScheduler
 from deeppool.records.transfer_plan import TransferPlan
 
+READING_GRADIENTS = ("on_before_optimizer_step", "configure_gradient_clipping")
+READING_PARAMETERS = ("optimizer_step", "on_train_batch_start", "on_train_batch_end")
+"""Hooks that may read or change them in every update."""
+
 
 class TransferStrategy(DDPStrategy):
     """DDP of Lightning, but for the gradients, which are sent in the order of need.
@@ -28,8 +31,10 @@ class TransferStrategy(DDPStrategy):
         trainer.fit(module, data)
         print(strategy.plan)
 
-    The training is the same. It takes one optimizer and automatic optimization; with ``gradient_clip_val`` each update
-    waits for all transfers.
+    The training is the same, and so is what hooks see; only buffers, such as the statistics of a BatchNorm, stay each
+    rank's own. It takes one optimizer and automatic optimization. With ``gradient_clip_val``, or
+    hooks of yours on gradients (``on_after_backward``, ``on_before_optimizer_step``), each update waits for all
+    transfers; with hooks of yours on steps (``optimizer_step``, ``on_train_batch_end``), it is complete before them.
     """
 
     def __init__(self, cluster: Cluster, method: TransferScheduler | None = None, **options: Any) -> None:
@@ -43,6 +48,7 @@ class TransferStrategy(DDPStrategy):
         super().__init__(**options)
         self._cluster, self._method = cluster, method or TransferScheduler()
         self._training: ScheduledTraining | None = None
+        self._accumulates = False
         self.plan: TransferPlan | None = None
         """Plan of the transfers, once the training has ended."""
         self.timeline: Timeline | None = None
@@ -57,22 +63,28 @@ class TransferStrategy(DDPStrategy):
         """Gives all replicas the parameters of rank 0, and plans their transfers.
 
         Raises:
-            InvalidValueError: several optimizers, manual optimization, or fp16.
+            InvalidValueError: several optimizers, manual optimization, fp16, or parameters in bf16.
         """
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING:
             return
         module = self.lightning_module
         assert isinstance(module, LightningModule)
-        if len(self.optimizers) != 1 or not module.automatic_optimization or "16-true" in str(trainer.precision):
+        # Of 16-mixed: a rank with an infinite gradient leaves out the step in which the others wait for it.
+        others = str(trainer.precision).endswith("16-true") or trainer.precision == "16-mixed"
+        if len(self.optimizers) != 1 or not module.automatic_optimization or others:
             raise InvalidValueError(
                 f"transfers need one optimizer and automatic optimization in fp32 or bf16-mixed, got "
                 f"{len(self.optimizers)} optimizers in {trainer.precision} (use DDPStrategy)"
             )
-        self._waits = bool(trainer.gradient_clip_val) or any(
-            is_overridden(hook, module) for hook in ("configure_gradient_clipping", "on_before_optimizer_step")
-        )
+        hooked = [module, *trainer.callbacks]
+        self._sums = _any_defines(hooked, ("on_after_backward",))
+        self._waits = bool(trainer.gradient_clip_val) or _any_defines(hooked, READING_GRADIENTS)
+        self._completes = _any_defines(hooked, READING_PARAMETERS)
         self._training = self._method.wrap(module, self.optimizers[0], self._cluster)
+        # The first one: what others read is complete before.
+        self._callbacks, self._first = trainer.callbacks, _Completion(self)
+        self._callbacks.insert(0, self._first)
 
     def optimizer_step(
         self,
@@ -92,7 +104,20 @@ class TransferStrategy(DDPStrategy):
             return result
 
         stepped = SteppedOptimizer(optimizer, training)
-        return super().optimizer_step(stepped, backward, model, **kwargs)  # type: ignore[arg-type]
+        result = super().optimizer_step(stepped, backward, model, **kwargs)  # type: ignore[arg-type]
+        if self._completes:
+            training.drain()
+        return result
+
+    def complete_gradients(self) -> None:
+        """Waits for the mean gradients after a backward if hooks read them then, but those of an accumulation."""
+        if self._training is not None and self._sums and not self._accumulates:
+            self._training.sum_gradients()
+
+    def complete_update(self) -> None:
+        """Completes the update that is under way."""
+        if self._training is not None:
+            self._training.drain()
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -100,13 +125,18 @@ class TransferStrategy(DDPStrategy):
         if self._training is None:
             yield
             return
-        with self._training.no_sync():
-            yield
+        self._accumulates = True
+        try:
+            with self._training.no_sync():
+                yield
+        finally:
+            self._accumulates = False
 
     def teardown(self) -> None:
         """Completes the last update, and ends the transfers."""
         training, self._training = self._training, None
         if training is not None:
+            self._callbacks.remove(self._first)
             training.drain()
             self.plan, self.timeline = training.transfers, training.timeline
             training.close()
@@ -124,3 +154,27 @@ class _Replica(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         return self.module(*inputs, **named)
+
+
+class _Completion(Callback):
+    """Callback that completes what the hooks after it read."""
+
+    def __init__(self, strategy: TransferStrategy) -> None:
+        self._strategy = strategy
+
+    def on_after_backward(self, *_: Any) -> None:
+        self._strategy.complete_gradients()
+
+    def on_validation_start(self, *_: Any) -> None:
+        self._strategy.complete_update()
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        self._strategy.complete_update()
+
+
+def _any_defines(owners: Iterable[object], hooks: Iterable[str]) -> bool:
+    """Returns whether any hook is the user's; of Lightning's own only averages of weights read after every update."""
+    found = [hook for owner in owners for name in hooks if (hook := getattr(owner, name, None)) is not None]
+    return any(
+        not hook.__module__.startswith("lightning.") or hook.__module__.endswith(".weight_averaging") for hook in found
+    )

@@ -15,6 +15,9 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipped": {"gradient_clip_val": 0.1},
     "accumulated": {"accumulate_grad_batches": 2},
+    "read in steps": {"accumulate_grad_batches": 2, "limit_val_batches": 0},
+    "read in epochs": {"limit_val_batches": 0},
+    "fp16": {},
 }
 
 
@@ -22,10 +25,12 @@ def run(rank: int, folder: Path, port: int) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     join(rank, port)
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy
 
     from deeppool.adapters.lightning import TransferStrategy
+    from deeppool.errors import InvalidValueError
 
     class Module(LightningModule):
         def __init__(self) -> None:
@@ -44,7 +49,26 @@ def run(rank: int, folder: Path, port: int) -> None:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.5)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
 
-    found = {}
+    class Reader(Callback):
+        """Reads gradients and parameters where users' callbacks do."""
+
+        def __init__(self) -> None:
+            self.read: list[float] = []
+
+        def on_after_backward(self, trainer: Any, module: Any) -> None:
+            self.read.append(sum(float(each.grad.norm()) for each in module.parameters()))
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            self.read.append(sum(float(each.norm()) for each in module.parameters()))
+
+    class EpochReader(Callback):
+        def __init__(self) -> None:
+            self.read: list[float] = []
+
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            self.read.append(sum(float(each.norm()) for each in module.parameters()))
+
+    found: dict[str, Any] = {}
     for case, options in CASES.items():
         for method in ("DDP", "transfers"):
             batches = STEPS // 4 * options.get("accumulate_grad_batches", 1)
@@ -52,6 +76,10 @@ def run(rank: int, folder: Path, port: int) -> None:
             strategy = (
                 DDPStrategy() if method == "DDP" else TransferStrategy(dp.find_cluster("loopback", RANKS), TRYING)
             )
+            reader = EpochReader() if case == "read in epochs" else Reader()
+            if case == "fp16":
+                # Lightning itself takes bf16 in its place on a CPU.
+                options["plugins"] = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
             trainer = Trainer(
                 accelerator="cpu",
                 devices=RANKS,
@@ -61,13 +89,22 @@ def run(rank: int, folder: Path, port: int) -> None:
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 default_root_dir=folder / f"{case}-{method}",
+                callbacks=[reader] if case.startswith("read") else [],
                 **options,
             )
             module = Module()
+            if case == "fp16":
+                if method == "transfers":
+                    try:
+                        trainer.fit(module, data, data)
+                    except InvalidValueError as error:
+                        found[case] = str(error)
+                continue
             trainer.fit(module, data, data)
             found[f"{case}, {method}"] = {
                 "losses": module.losses,
                 "checked": module.checked,
+                "read": reader.read,
                 "weights": [value for each in module.parameters() for value in each.flatten().tolist()],
                 "sent": None
                 if method == "DDP"

@@ -32,6 +32,8 @@ def test_losses_and_weights_are_those_of_ddp(case: str, found: list[dict]) -> No
     assert len(ours["losses"]) == STEPS and ours["losses"][-1] < ours["losses"][0] / 2
     assert ours["losses"] == pytest.approx(wanted["losses"], rel=2e-3, abs=2e-4)
     assert ours["weights"] == pytest.approx(wanted["weights"], rel=1e-4, abs=1e-5)
+    assert ours["read"] == pytest.approx(wanted["read"], rel=1e-4)
+    assert len(ours["read"]) == (2 * STEPS if case == "read" else 0)
     assert found[1][f"{case}, transfers"]["weights"] == ours["weights"]
 
 
@@ -44,6 +46,10 @@ def test_norms_are_those_of_ddp_where_they_are_clipped_and_none_elsewhere(found:
 def test_the_plan_sends_every_gradient_and_checkpoints_are_written(found: list[dict]) -> None:
     for case in transformers_rank.CASES:
         ours = found[0][f"{case}, transfers"]
-        # With a clipped norm each update waits for all transfers, and no iteration is as planned.
+        # Where gradients are clipped or read each update waits for all transfers, and no iteration is as planned.
         groups = found[0][f"{case}, DDP"]["groups"]
-        assert (ours["sent"], ours["timeline"], ours["groups"]) == (6, case != "clipped", groups)
+        assert (ours["sent"], ours["timeline"], ours["groups"]) == (
+            6,
+            case in ("not clipped", "accumulated"),
+            groups,
+        )

@@ -2,7 +2,9 @@
 
 import json
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,15 +15,39 @@ CASES = {
     "clipped": {"max_grad_norm": 0.1},
     "not clipped": {"max_grad_norm": 0.0},
     "accumulated": {"max_grad_norm": 0.0, "gradient_accumulation_steps": 2},
+    "read": {"max_grad_norm": 0.0},
+    "after a failure": {"max_grad_norm": 0.1},
 }
+FAILING = STEPS - 10
+"""Updates before the forward that fails."""
 
 
 def run(rank: int, folder: Path, port: int) -> None:
     warnings.simplefilter("ignore")
     join(rank, port)
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from deeppool.adapters.transformers import use_transfers
+
+    class Reader(TrainerCallback):
+        """Reads gradients and parameters where users' callbacks do."""
+
+        def __init__(self) -> None:
+            self.read: list[float] = []
+
+        def on_pre_optimizer_step(self, *_: Any, model: Any, **others: Any) -> None:
+            self.read.append(sum(float(each.grad.norm()) for each in model.parameters()))
+
+        def on_step_end(self, *_: Any, model: Any, **others: Any) -> None:
+            self.read.append(sum(float(each.norm()) for each in model.parameters()))
+
+    class Failing(TrainerCallback):
+        failed = False
+
+        def on_step_begin(self, arguments: Any, state: Any, *_: Any, **others: Any) -> None:
+            if state.global_step == FAILING and not self.failed:
+                self.failed = True
+                raise MemoryError
 
     found = {}
     for case, options in CASES.items():
@@ -43,9 +69,15 @@ def run(rank: int, folder: Path, port: int) -> None:
                 **options,
             )
             model = Net(rank)
-            trainer = Trainer(model=model, args=arguments, train_dataset=dataset(RANKS * SAMPLES * accumulated * 10))
+            reader = Reader()
+            callbacks = {"read": [reader], "after a failure": [Failing()]}.get(case, [])
+            data = dataset(RANKS * SAMPLES * accumulated * 10)
+            trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=callbacks)
             transfers = use_transfers(trainer, dp.find_cluster("loopback", RANKS), TRYING) if method != "DDP" else None
-            trainer.train()
+            with suppress(MemoryError):
+                trainer.train()
+            if case == "after a failure":
+                trainer.train()
             halfway = torch.load(
                 folder / f"{case}-{method}" / f"checkpoint-{STEPS // 2}" / "optimizer.pt", weights_only=True
             )
@@ -53,6 +85,7 @@ def run(rank: int, folder: Path, port: int) -> None:
                 "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
                 "norms": [entry.get("grad_norm") for entry in trainer.state.log_history if "loss" in entry],
                 "weights": [value for each in model.parameters() for value in each.flatten().tolist()],
+                "read": reader.read,
                 "groups": len(halfway["param_groups"]),
                 "sent": None
                 if transfers is None
