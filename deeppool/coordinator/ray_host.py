@@ -1,4 +1,4 @@
-"""Process that starts Ray on this machine and runs it until SIGTERM; Ray's processes end with it.
+"""Process that starts Ray on this machine and runs it until SIGTERM, or the end of Ray's node; all end with it.
 
 ``python -m deeppool.coordinator.ray_host CORES FOLDER``; the folder is removed at the end. It writes one line to
 standard output: Ray's address, as JSON. Its environment has what :func:`ray_environment` returns.
@@ -22,6 +22,8 @@ from deeppool.processes.cleanup_watchdog import cleanup_watchdog
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Size of the object store: for models on their way to the ranks; larger objects go through a file."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks whether the node's process has ended."""
 LISTENS = "dashboard_agent_listen_port"
 AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", LISTENS, "runtime_env_agent_port")
 """Ports of a node's agents, as Ray's parameters name them."""
@@ -52,8 +54,19 @@ def with_agent_ports(ray: Any) -> Callable[..., Any]:
     return start
 
 
+def wait_for_end(over: threading.Event) -> None:
+    """Waits for the event, or the end of the node's process, without which Ray answers no command but stays."""
+    import psutil
+
+    node = next((child for child in psutil.Process().children() if child.name() == "raylet"), None)
+    while not over.wait(LOOK_SECONDS):
+        # Nobody has waited for it: it remains as a zombie.
+        if node is not None and (not node.is_running() or node.status() == psutil.STATUS_ZOMBIE):
+            return
+
+
 def main() -> None:
-    """Starts Ray, and waits for SIGTERM."""
+    """Starts Ray, and waits for SIGTERM or the end of its node."""
     ray = find_ray()
     ray._private.services.start_raylet = with_agent_ports(ray)
     over = threading.Event()
@@ -73,7 +86,7 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
         os.write(1, (json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n").encode())
-        over.wait()
+        wait_for_end(over)
         ray.shutdown()
 
 

@@ -1,6 +1,7 @@
 """The process that runs Ray on this machine, with a Ray that does nothing."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,28 @@ def test_a_stopped_watchdog_removes_the_folder_when_ray_ends(tmp_path: Path) -> 
             assert host.wait(300) == 0
         finally:
             watchdog.resume() if watchdog.is_running() else None
+            host.kill()
+    assert not folder.exists()
+
+
+@pytest.mark.processes
+def test_it_ends_when_the_process_of_its_node_has(tmp_path: Path) -> None:
+    node = tmp_path / "raylet"
+    node.symlink_to(shutil.which("sleep"))
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    starting = HOST.replace("init=lambda **_: None", f"init=lambda **_: subprocess.Popen(['{node}', '600'])")
+    program = "import subprocess" + starting.replace("ray_host.main()", "ray_host.LOOK_SECONDS = 0.01\nray_host.main()")
+    with subprocess.Popen([sys.executable, "-c", program, "1", str(folder)], stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        host.stdout.readline()
+        (started,) = (child for child in psutil.Process(host.pid).children() if child.name() == "raylet")
+        try:
+            assert host.poll() is None
+            started.kill()
+            assert host.wait(300) == 0
+        finally:
+            started.kill()
             host.kill()
     assert not folder.exists()
 
