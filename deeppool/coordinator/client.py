@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from deeppool.base.pickling import pickled
 from deeppool.coordinator import ray_connection
@@ -135,7 +135,7 @@ class Coordinator:
         Raises:
             InvalidValueError: the cluster is too small, or a number is out of its bounds.
         """
-        _check_steps(steps)
+        steps = _count("steps", steps)
         if job is None and (checkpoints is not None or restarts or min_ranks is not None):
             raise InvalidValueError(
                 f"checkpoints, restarts and min_ranks need a training job, got none, and {checkpoints}, {restarts} and "
@@ -171,10 +171,7 @@ class Coordinator:
             InvalidValueError: the cluster is too small, or a number is out of its bounds.
             CaptureError: there is no such model.
         """
-        if gpus < 1:
-            raise InvalidValueError(f"gpus must be at least 1, got {gpus}")
-        if steps is not None:
-            _check_steps(steps)
+        gpus, steps = _count("gpus", gpus), None if steps is None else _count("steps", steps)
         wanted = job if isinstance(job, Job) else Job(job, (), BACKGROUND_BATCH)
         find_workload(wanted.model)
         work = Background(wanted, steps, os.getcwd())
@@ -262,6 +259,10 @@ def _answer(ray: Any, asked: Any, timeout: float | None = None) -> Any:
         raise RunError("the coordinator has ended, and its jobs with it (deeppool cluster start)") from None
 
 
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise InvalidValueError(f"steps must be at least 1, got {steps}")
+def _count(name: str, value: int) -> int:
+    """Returns a number as Python's; another one would fail in the coordinator, where jobs of all clients wait."""
+    if not isinstance(value, SupportsIndex):
+        raise InvalidValueError(f"{name} must be an integer, got {value!r}")
+    if int(value) < 1:
+        raise InvalidValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
