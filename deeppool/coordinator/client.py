@@ -72,6 +72,7 @@ class Coordinator:
 
         Raises:
             RunError: Ray is not installed, does not start, or is not at the address.
+            DocumentError: a record of the history is unreadable.
         """
         joined = ray_connection.running()
         if gpus is not None and (address or joined):
@@ -79,6 +80,7 @@ class Coordinator:
             raise InvalidValueError(
                 f"gpus={gpus} is for a new Ray on this machine, there is one at {at} (deeppool cluster stop ends it)"
             )
+        here = joined is None and address is None
         if address is not None:
             joined = Joined(address, None, None)
         elif joined is None:
@@ -98,7 +100,16 @@ class Coordinator:
             )
             .remote(device)
         )
-        _answer(ray, head.open.remote(str(ray_connection.state_folder() / "jobs")))
+        try:
+            _answer(ray, head.open.remote(str(ray_connection.state_folder() / "jobs")))
+        except DeeppoolError:
+            # Without its history it serves nobody, and does not stop.
+            ray.kill(head)
+            if connected:
+                ray.shutdown()
+            if here:
+                ray_connection.leave(joined)
+            raise
         ray_connection.remember(joined)
         found = cls()
         found._connected = connected

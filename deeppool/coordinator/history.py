@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from deeppool.base import serialization
 from deeppool.base.serialization import Record
+from deeppool.errors import DocumentError
 from deeppool.scheduling.placement import Role
 from deeppool.units import format_seconds
 
@@ -133,10 +134,17 @@ class History:
         self.folder = folder
 
     def read(self) -> list[JobRecord]:
-        """Reads all records. Jobs that had not ended when their coordinator did are marked as failed."""
+        """Reads all records. Jobs that had not ended when their coordinator did are marked as failed.
+
+        Raises:
+            DocumentError: one is unreadable.
+        """
         records = []
         for path in sorted(self.folder.glob("job-??????.json")):
-            record = serialization.read(path, JobRecord)
+            try:
+                record = serialization.read(path, JobRecord)
+            except DocumentError as error:
+                raise DocumentError(f"{error} (move this record of an earlier job elsewhere)") from error
             if not record.over:
                 error = f"the coordinator ended while it was {record.state} (submit it again)"
                 record = replace(record, state="failed", error=error, ended=now())

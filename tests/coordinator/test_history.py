@@ -5,11 +5,12 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import deeppool as dp
-from deeppool.coordinator import ray_connection
+from deeppool.coordinator import client, ray_connection
 from deeppool.coordinator.history import ClusterStatus, GpuUse, History, JobProgress, JobRecord
 from deeppool.coordinator.ray_connection import Joined
 from deeppool.errors import DocumentError, InvalidValueError, RunError
@@ -48,7 +49,7 @@ def test_the_next_coordinator_reads_what_the_last_one_wrote(tmp_path: Path) -> N
 def test_a_damaged_history_is_named(tmp_path: Path) -> None:
     History(tmp_path).write(DONE)
     (tmp_path / "job-000003.json").write_text("{")
-    with pytest.raises(DocumentError, match=r"job-000003.json: not JSON"):
+    with pytest.raises(DocumentError, match=r"job-000003.json: not JSON.*move this record of an earlier job elsewhere"):
         History(tmp_path).read()
 
 
@@ -161,3 +162,37 @@ def test_the_token_is_this_users_and_stays(state: Path) -> None:
     assert len(text) == 64
     assert oct(path.stat().st_mode)[-3:] == "600"
     assert ray_connection.token_file().read_text() == text
+
+
+class FailingRay(SimpleNamespace):
+    """A Ray whose coordinator cannot read the history."""
+
+    class RayTaskError(Exception):
+        cause = DocumentError("job-000003.json: not JSON")
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        context = SimpleNamespace(get_node_id=lambda: "this")
+        head = SimpleNamespace(open=SimpleNamespace(remote=lambda folder: "opened"))
+        super().__init__(
+            exceptions=SimpleNamespace(RayTaskError=self.RayTaskError),
+            cluster_resources=dict,
+            get_runtime_context=lambda: context,
+            remote=lambda actor: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda device: head)),
+            kill=lambda actor: self.ended.append("coordinator"),
+            shutdown=lambda: self.ended.append("connection"),
+        )
+
+    def get(self, asked: object, timeout: float | None) -> None:
+        raise self.RayTaskError
+
+
+def test_a_coordinator_that_cannot_read_its_history_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FailingRay()
+    monkeypatch.setattr(client, "on_node", lambda node: None)
+    monkeypatch.setattr(ray_connection, "join", lambda address: (ray, True))
+    monkeypatch.setattr(ray_connection, "start_here", lambda gpus: Joined("127.0.0.1:1", None, None))
+    monkeypatch.setattr(ray_connection, "leave", lambda joined: ray.ended.append(joined.address))
+    with pytest.raises(DocumentError, match=r"job-000003.json: not JSON"):
+        dp.Coordinator.start()
+    assert ray.ended == ["coordinator", "connection", "127.0.0.1:1"]
