@@ -26,7 +26,7 @@ class StrategyResult:
     amplification_limit: float | None
     """Limit of all foregrounds; None: each has the trace's."""
     makespan: float
-    """Seconds until the last job finishes."""
+    """Seconds until the last job finishes that can."""
     completion_time: float | None
     """Mean seconds from arrival to finish of the foregrounds that finished; None: none did."""
     speedup: float | None
@@ -35,6 +35,9 @@ class StrategyResult:
     """Samples per second over the makespan, as is background_throughput."""
     background_throughput: float
     utilisation: float
+    unfinished: int = 0
+    """Number of jobs with a number of iterations that did not finish: there were never enough GPUs for them, or they
+    waited behind a background that trains until all others have finished."""
 
     @property
     def throughput(self) -> float:
@@ -51,10 +54,11 @@ class StrategyResult:
     def __str__(self) -> str:
         time = "-" if self.completion_time is None else format_seconds(self.completion_time)
         speedup = "-" if self.speedup is None else f"{self.speedup:.2f}x"
+        unfinished = f", {self.unfinished} jobs did not finish" if self.unfinished else ""
         return (
             f"{self.label}: foregrounds complete in {time} ({speedup} one GPU), makespan "
             f"{format_seconds(self.makespan)}, {self.throughput:.4g} samples/s = {self.foreground_throughput:.4g} + "
-            f"{self.background_throughput:.4g}, {100 * self.utilisation:.0f} % of GPU time in use"
+            f"{self.background_throughput:.4g}, {100 * self.utilisation:.0f} % of GPU time in use{unfinished}"
         )
 
 
@@ -97,7 +101,8 @@ def compare_strategies(
         trace: the jobs; foregrounds of profiles, since each strategy plans by itself.
         cluster: as for :func:`simulate_cluster`.
         sources: as for :func:`simulate_cluster`.
-        partitions: foreground GPUs of each static partition; powers of two and all GPUs by default.
+        partitions: foreground GPUs of each static partition; powers of two and all GPUs by default, but none without
+            backgrounds' GPUs for a trace without foregrounds.
         amplification_limits: limits with which ``collocated`` is simulated again, for all foregrounds.
         on_progress: receives what is being simulated and the completed fraction.
         options: further arguments of :func:`simulate_cluster`.
@@ -109,7 +114,8 @@ def compare_strategies(
     known = load_sources(trace) if sources is None else sources
     if partitions is None:
         powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}
-        partitions = sorted({gpus for gpus in powers if gpus < cluster.gpus} | {cluster.gpus})
+        whole = {cluster.gpus} if any(job.role == "foreground" for job in trace.jobs) else set()
+        partitions = sorted({gpus for gpus in powers if gpus < cluster.gpus} | whole)
     report = on_progress or (lambda what, share: None)
     runs: list[tuple[ClusterStrategy, int | None, float | None]] = []
     for strategy in STRATEGIES:
@@ -144,4 +150,8 @@ def summarise_strategy(found: ClusterSimulation, limit: float | None) -> Strateg
         foreground_throughput=found.foreground_throughput,
         background_throughput=found.background_throughput,
         utilisation=found.utilisation,
+        # A background that trains until all others have finished has no time alone; a foreground's is of its GPUs.
+        unfinished=sum(
+            job.finish is None and (job.role == "foreground" or job.alone_time is not None) for job in found.jobs
+        ),
     )

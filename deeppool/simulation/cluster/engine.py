@@ -6,6 +6,7 @@ on those GPUs alone: a job is brought up to date when its rate changes, and its 
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +79,17 @@ class Engine:
         """GPUs on which a job started, ended or was suspended since the rates were updated."""
 
     def run(self, until: float | None, report: Progress) -> None:
-        """Runs until every finite job has finished, or nothing more can start."""
+        """Runs until every finite job has finished, or nothing more can start.
+
+        Raises:
+            InvalidValueError: nothing can start at all.
+        """
         while True:
             self._arrive()
             self._place()
             if not self._arrivals and not self._finite_running:
+                if not self.history.steps:
+                    raise InvalidValueError(_never_starts([job for job in self.jobs if not _endless(job)]))
                 break
             next_event = min(self._next_event(), math.inf if until is None else until)
             self._advance_to(next_event)
@@ -250,6 +257,14 @@ def _parts(size: int, foreground_gpus: int | None) -> dict[Role, NDArray[np.bool
         return {"foreground": everywhere, "background": everywhere}
     first = np.arange(size) < foreground_gpus
     return {"foreground": first, "background": ~first}
+
+
+def _never_starts(jobs: Sequence[SimulatedJob]) -> str:
+    return (
+        f"job '{jobs[0].job.name}' can never start, and neither can any other with a number of iterations: there are "
+        "too few GPUs for its role, or a background without such a number is before it (simulate more GPUs, or give "
+        "that background a number of iterations)"
+    )
 
 
 def _job(number: int, job: TraceJob, costs: CostCache) -> SimulatedJob:

@@ -12,7 +12,7 @@ from deeppool.records import files
 from deeppool.simulation.cluster import job_costs
 from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import TraceJob, single_foreground_trace
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, single_foreground_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.searched import plan
@@ -47,6 +47,22 @@ def test_every_strategy_is_compared_with_the_partitions_of_the_paper(tmp_path):
     assert progress[0] == ("data-parallel", 0.0) and progress[-1] == ("done", 1.0)
     assert files.load(files.save(found, tmp_path / "comparison.json")) == found
     assert all(result.label in str(found) for result in found.results)
+
+
+def test_jobs_that_never_have_enough_gpus_are_counted_and_partitions_of_no_use_left_out():
+    background = TraceJob(name="wide", role="background", source="net", gpus=4, iterations=10)
+    endless = TraceJob(name="endless", role="background", source="net", arrival=1.0)
+    narrow = TraceJob(name="narrow", role="background", source="net", iterations=10, arrival=0.1)
+    found = compare_strategies(
+        WorkloadTrace("t", "by hand", (background, endless)), CLUSTER, sources=SOURCES, partitions=()
+    )
+    assert [result.unfinished for result in found.results] == [0, 0, 0]
+    trace = WorkloadTrace("t", "by hand", (STEADY.jobs[0], background, narrow))
+    found = compare_strategies(trace, CLUSTER, sources=SOURCES)
+    assert [result.unfinished for result in found.results] == [0, 2, 2, 2, 0, 0]
+    assert str(found).count("2 jobs did not finish") == 3
+    found = compare_strategies(WorkloadTrace("t", "by hand", (narrow,)), CLUSTER, sources=SOURCES)
+    assert [result.foreground_gpus for result in found.results] == [None, 1, 2, None, None]
 
 
 def test_static_partitions_are_those_of_the_analytic_model():

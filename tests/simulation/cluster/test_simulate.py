@@ -424,6 +424,12 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
         ([replace(foreground("f"), batch=None)], {}, "'f' of a profile needs gpus and batch"),
         ([foreground("f"), background("b", gpus=9)], {}, "'b' needs 9 GPUs, the cluster has 4"),
         ([foreground("f"), background("b", batch=64)], {}, "'b' must be at most 16, the largest"),
+        (
+            [background("a", gpus=4), background("b", iterations=9)],
+            {},
+            "'b' can never start, and neither can any other",
+        ),
+        ([background("b", iterations=9)], {"strategy": "partition", "foreground_gpus": 4}, "'b' can never start"),
     ],
 )
 def test_jobs_that_cannot_run_are_refused(jobs, options, message):
