@@ -143,8 +143,8 @@ class History:
         for path in sorted(self.folder.glob("job-??????.json")):
             try:
                 record = serialization.read(path, JobRecord)
-            except DocumentError as error:
-                raise DocumentError(f"{error} (move this record of an earlier job elsewhere)") from error
+            except DocumentError as damage:
+                raise DocumentError(f"{damage} (move this record of an earlier job elsewhere)") from damage
             if not record.over:
                 error = f"the coordinator ended while it was {record.state} (submit it again)"
                 record = replace(record, state="failed", error=error, ended=now())

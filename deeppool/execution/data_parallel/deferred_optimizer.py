@@ -54,7 +54,8 @@ class DeferredOptimizer:
         """Gives the groups the kept settings for a while."""
         groups = self._optimizer.param_groups
         current = [dict(group) for group in groups]
-        for group, kept in zip(groups, self._settings, strict=True):
+        # A group that was added since has no update that is due.
+        for group, kept in zip(groups, self._settings, strict=False):
             group.update({key: value for key, value in kept.items() if key != "params"})
         try:
             yield

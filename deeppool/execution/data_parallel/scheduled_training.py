@@ -100,7 +100,16 @@ class ScheduledTraining:
         ]
 
     def step(self) -> None:
-        """Updates the parameters from the gradients of the last backward, or leaves that to the next forward."""
+        """Updates the parameters from the gradients of the last backward, or leaves that to the next forward.
+
+        Raises:
+            InvalidValueError: the optimizer trains parameters that did not train at first.
+        """
+        if new := sum(each not in self._names for each in self._deferred.parameters):
+            raise InvalidValueError(
+                f"{new} parameters train that did not at first, and no transfer is planned for their gradients (wrap "
+                "the model again once they train, or let them train from the start)"
+            )
         if self._run is None or self._summed:
             self.sum_gradients()
             self._optimizer.step()

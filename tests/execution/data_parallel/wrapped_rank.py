@@ -253,11 +253,17 @@ def mistakes(rank: int, ranks: int) -> None:
         ScheduledTraining(model, torch.optim.LBFGS(every), method, CLUSTER, group)
     with pytest.raises(InvalidValueError, match=f"has {ranks - 1} GPUs, the training {ranks} ranks"):
         ScheduledTraining(model, make_optimizer(CASES[0], model)[0], method, replace(CLUSTER, gpus=ranks - 1), group)
-    training = ScheduledTraining(model, make_optimizer(CASES[0], model)[0], method, CLUSTER, group)
-    for update in range(3):
+    optimizer = make_optimizer(CASES[0], model)[0]
+    training = ScheduledTraining(model, optimizer, method, CLUSTER, group)
+    for update in range(4):
+        if update == 3:
+            # The update that is under way has none of it.
+            optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
         model(samples(update, rank)[0]).sum().backward()
-        if update < 2:
+        if update < 3:
             training.step()
+    with pytest.raises(InvalidValueError, match="1 parameters train that did not at first"):
+        training.step()
     with pytest.raises(RunError, match="two backwards without a step between them"):
         model(samples(0, rank)[0]).sum().backward()
     training.close()
