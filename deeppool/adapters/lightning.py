@@ -77,13 +77,14 @@ class TransferStrategy(DDPStrategy):
                 f"transfers need one optimizer and automatic optimization in fp32 or bf16-mixed, got "
                 f"{len(self.optimizers)} optimizers in {trainer.precision} (use DDPStrategy)"
             )
-        hooked = [module, *trainer.callbacks]
+        self._callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Trainer assigns it elsewhere
+        hooked = [module, *self._callbacks]
         self._sums = _any_defines(hooked, ("on_after_backward",))
         self._waits = bool(trainer.gradient_clip_val) or _any_defines(hooked, READING_GRADIENTS)
         self._completes = _any_defines(hooked, READING_PARAMETERS)
         self._training = self._method.wrap(module, self.optimizers[0], self._cluster)
         # The first one: what others read is complete before.
-        self._callbacks, self._first = trainer.callbacks, _Completion(self)
+        self._first = _Completion(self)
         self._callbacks.insert(0, self._first)
 
     def optimizer_step(
