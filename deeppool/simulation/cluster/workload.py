@@ -1,10 +1,11 @@
 """Workload traces: jobs with arrival times and resource requests."""
 
 import math
+import operator
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from deeppool.base import serialization
 from deeppool.base.paths import exists
@@ -15,6 +16,7 @@ from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 from deeppool.scheduling.placement import Role
 
+ROLES = get_args(Role)
 Source = Profile | Plan
 """Source of a job's layer times."""
 
@@ -43,10 +45,20 @@ class TraceJob:
     """Amplification limit of each layer of a foreground; None: no limit."""
 
     def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise InvalidValueError(f"role of job '{self.name}' must be foreground or background, got {self.role!r}")
         for name in ("iterations", "gpus", "batch"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is None:
+                continue
+            try:
+                object.__setattr__(self, name, operator.index(value))  # of NumPy, too
+            except TypeError:
+                raise InvalidValueError(f"{name} of job '{self.name}' must be a whole number, got {value!r}") from None
+            if value < 1:
                 raise InvalidValueError(f"{name} of job '{self.name}' must be at least 1, got {value}")
+        # One of 32 bits would make every time of a simulation so.
+        object.__setattr__(self, "arrival", float(self.arrival))
         if self.gpus is not None and self.gpus > MAXIMUM_GPUS:
             raise InvalidValueError(f"gpus of job '{self.name}' must be at most {MAXIMUM_GPUS}, got {self.gpus}")
         if not 0 <= self.arrival < math.inf:

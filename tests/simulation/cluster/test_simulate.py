@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -437,6 +438,15 @@ def test_jobs_that_cannot_run_are_refused(jobs, options, message):
         run(*jobs, **options)
 
 
+def test_numbers_of_numpy_are_pythons(tmp_path):
+    numbers = {"gpus": np.int64(4), "iterations": np.int64(10), "arrival": np.float32(0.5)}
+    found = run(replace(foreground("f"), **numbers, batch=np.int64(16)), cluster=replace(CLUSTER, gpus=4))
+    assert found == run(foreground("f", arrival=0.5))
+    numpys = trace(replace(background("b", iterations=1), **numbers))
+    assert files.load(files.save(numpys, tmp_path / "trace.json")) == numpys
+    assert simulate_cluster(numpys, np.int64(4), sources=SOURCES).cluster == Cluster(4)
+
+
 def test_a_plan_where_a_profile_is_needed_is_refused():
     made = {"net": plan(PROFILE, CLUSTER, 16, 1.5)}
     with pytest.raises(InvalidValueError, match="the strategy data-parallel needs a profile"):
@@ -457,6 +467,10 @@ def test_an_invalid_trace_is_refused(jobs, message):
         trace(*jobs)
     with pytest.raises(InvalidValueError, match="iterations of job 'x' must be at least 1, got 0"):
         foreground("x", iterations=0)
+    with pytest.raises(InvalidValueError, match=r"gpus of job 'x' must be a whole number, got 2\.0"):
+        background("x", gpus=2.0)
+    with pytest.raises(InvalidValueError, match="role of job 'x' must be foreground or background, got 'both'"):
+        replace(background("x"), role="both")
     with pytest.raises(InvalidValueError, match="foreground job 'x' needs a number of iterations"):
         foreground("x", iterations=None)
 
