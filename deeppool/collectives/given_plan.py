@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from deeppool.collectives.batching import Gradient
+from deeppool.collectives.patterns import ALL_REDUCES, HALVES, LIBRARY
 from deeppool.errors import InvalidValueError
 from deeppool.records.transfer_plan import TransferPlan
 
@@ -11,7 +12,7 @@ def check_given(plan: TransferPlan, gradients: Sequence[Gradient]) -> None:
     """Checks that a plan sends all gradients together with the same ones, once or in two halves.
 
     Raises:
-        InvalidValueError: it is the plan of another training.
+        InvalidValueError: it is the plan of another training, or its patterns do not sum each gradient once.
     """
     sizes = {each.name: each.size for each in gradients}
     ranks = {each.name: each.ranks for each in gradients}
@@ -30,8 +31,18 @@ def check_given(plan: TransferPlan, gradients: Sequence[Gradient]) -> None:
                 f"{list(transfer.ranks)}, the training has {size} B and ranks {list(ranks[transfer.gradients[0]])} "
                 "(give the plan of a training of this model on these ranks, or none)"
             )
-        times, first = sum(other.gradients == transfer.gradients for other in plan.transfers), transfer.gradients[0]
-        if times > 2 or times != sent.count(first):
+        patterns = tuple(other.pattern for other in plan.transfers if other.gradients == transfer.gradients)
+        first = transfer.gradients[0]
+        if len(patterns) > 2 or len(patterns) != sent.count(first):
             raise InvalidValueError(
                 f"the plan of transfers sends {first} {sent.count(first)} times (send a batch once, or in two halves)"
             )
+        if patterns not in _SUMS:
+            raise InvalidValueError(
+                f"the plan of transfers sends {first} by {', then '.join(patterns)}, which is no sum (once by one of "
+                f"{', '.join((LIBRARY, *ALL_REDUCES))}; or by {'; '.join(map(' and later '.join, HALVES.values()))})"
+            )
+
+
+_SUMS = {*((pattern,) for pattern in (LIBRARY, *ALL_REDUCES)), *HALVES.values()}
+"""Patterns of the transfers of a batch, in their order, that give each rank the sum."""

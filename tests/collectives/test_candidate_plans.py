@@ -7,6 +7,7 @@ import pytest
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.candidate_plans import candidate_plans
 from deeppool.collectives.given_plan import check_given
+from deeppool.collectives.patterns import HALVES
 from deeppool.collectives.plan_transfers import plan_transfers
 from deeppool.errors import InvalidValueError
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
@@ -66,8 +67,10 @@ def test_a_pattern_whose_price_is_wrong_is_not_in_all_plans() -> None:
     assert len(plans) > 1
 
 
-def transfer(names: tuple[str, ...], size: int, ranks: tuple[int, ...] = (0, 1)) -> PlannedTransfer:
-    return PlannedTransfer(names, size, ranks, "library", 0, 0.0, 0.0, 0.0, 0.0)
+def transfer(
+    names: tuple[str, ...], size: int, ranks: tuple[int, ...] = (0, 1), pattern: str = "library"
+) -> PlannedTransfer:
+    return PlannedTransfer(names, size, ranks, pattern, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_given_plan_of_another_training_is_refused() -> None:
@@ -75,7 +78,8 @@ def test_a_given_plan_of_another_training_is_refused() -> None:
     both = transfer(("a", "b"), 24)
     plan = TransferPlan((PartTimes("part", 1.0, 1.0, (0, 1)),), (both,), None, None)
     check_given(plan, gradients)
-    check_given(replace(plan, transfers=(both, both)), gradients)
+    halves = tuple(replace(both, pattern=pattern) for pattern in HALVES["ring"])
+    check_given(replace(plan, transfers=halves), gradients)
     with pytest.raises(InvalidValueError, match=r"sends 1 gradients, the training sums 2; 1 are .* such as b "):
         check_given(replace(plan, transfers=(transfer(("a",), 8),)), gradients)
     with pytest.raises(InvalidValueError, match=r"sends a with 32 B over ranks \[0, 1\], the training has 24 B"):
@@ -84,3 +88,21 @@ def test_a_given_plan_of_another_training_is_refused() -> None:
         check_given(replace(plan, transfers=(transfer(("a", "b"), 24, (0, 1, 2)),)), gradients)
     with pytest.raises(InvalidValueError, match=r"sends a 3 times"):
         check_given(replace(plan, transfers=(both, both, both)), gradients)
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [("library", "library"), ("ring", "ring"), HALVES["ring"][:1], HALVES["ring"][::-1], ("ring", "ring-all-gather")],
+)
+def test_a_given_plan_that_does_not_sum_each_gradient_once_is_refused(patterns: tuple[str, ...]) -> None:
+    gradients = [Gradient("a", 8, 0)]
+    transfers = tuple(transfer(("a",), 8, pattern=pattern) for pattern in patterns)
+    plan = TransferPlan((PartTimes("part", 1.0, 1.0, (0, 1)),), transfers, None, None)
+    with pytest.raises(InvalidValueError, match=rf"sends a by {', then '.join(patterns)}, which is no sum \(once by "):
+        check_given(plan, gradients)
+
+
+def test_a_given_plan_of_an_unknown_pattern_is_refused() -> None:
+    plan = TransferPlan((PartTimes("part", 1.0, 1.0, (0, 1)),), (transfer(("a",), 8, pattern="rign"),), None, None)
+    with pytest.raises(InvalidValueError, match=r"sends a by rign, .*of library, ring, halving-doubling"):
+        check_given(plan, [Gradient("a", 8, 0)])
