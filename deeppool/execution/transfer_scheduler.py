@@ -261,6 +261,8 @@ class TransferDriver:
         """Makes the plan's batches the step's buckets; parameters of this rank alone need no transfer."""
         self.transfers, self._second = plan, []
         rank, parameters = self._trainer.rank, self._trainer.parameters
+        # A given plan may name the parts of a training whose layers are of another size.
+        part_of = {each.name: each.part for each in self._gradients()}
         buckets: dict[tuple[str, ...], Bucket] = {}
         schedules: dict[Bucket, list[Schedule | None]] = {}
         for transfer in plan.transfers:
@@ -268,7 +270,8 @@ class TransferDriver:
                 continue
             if (bucket := buckets.get(transfer.gradients)) is None:
                 members = tuple(parameters[name] for name in transfer.gradients)
-                bucket = buckets[transfer.gradients] = Bucket(members, transfer.part, transfer.ranks)
+                part = min(part_of[name] for name in transfer.gradients)
+                bucket = buckets[transfer.gradients] = Bucket(members, part, transfer.ranks)
                 schedules[bucket] = []
             else:
                 self._second.append(bucket)
