@@ -56,7 +56,8 @@ class ShapeInference:
             computes: whether values matter, so that strides have to be those of the CPU's kernels; else they are those
                 of torch's shape functions, which run nothing.
         """
-        key = (computes, operator, _key(args), _key(tuple(sorted(kwargs.items()))))
+        # An operator may return more where gradients are enabled: what its backward needs.
+        key = (computes, torch.is_grad_enabled(), operator, _key(args), _key(tuple(sorted(kwargs.items()))))
         with self._lock:
             if key not in self._known:
                 self._known[key] = self._infer(operator, args, kwargs, computes)
@@ -72,7 +73,7 @@ class ShapeInference:
 
         if _depends_on_values(operator, args):
             return None
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             try:
                 with nullcontext() if computes else self._mode:
                     return forms()

@@ -37,7 +37,8 @@ class EmulatedTensor(torch.Tensor):
     @staticmethod
     def wrap(real: torch.Tensor, memory: Memory, runtime: DeviceRuntime) -> "EmulatedTensor":
         """Returns memory of the device as a tensor of it."""
-        made: EmulatedTensor = torch.Tensor._make_subclass(EmulatedTensor, real)
+        # Without ``data`` a kernel that runs later would count as another change of a tensor that autograd has saved.
+        made: EmulatedTensor = torch.Tensor._make_subclass(EmulatedTensor, real.data)
         made.backing, made.memory, made.runtime = real, memory, runtime
         return made
 
@@ -189,9 +190,12 @@ def _queue(operator: Any, signature: Signature, arguments: _Arguments) -> Any:
     made = [_map(Form, lambda form: new_tensor(form, runtime), form) for form in (forms if several else [forms])]
     fresh: list[Any] = list(_tensors(made))
     outputs = [_backing(tensor) for tensor in fresh]
+    trains = torch.is_grad_enabled()
 
     def run() -> None:
-        results = operator(*args, **kwargs)
+        # An LSTM returns what its backward needs only where gradients are enabled.
+        with torch.set_grad_enabled(trains):
+            results = operator(*args, **kwargs)
         if outputs:
             _store(results, outputs, signature)
 

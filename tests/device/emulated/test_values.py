@@ -40,6 +40,16 @@ class Attention(nn.Module):
         return self.head(functional.gelu(x + mixed)[:, 0])
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.steps = nn.Embedding(50, 8), nn.LSTM(8, 8, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.steps(self.embedding(tokens))[0][:, -1])
+
+
 def images(generator: torch.Generator) -> torch.Tensor:
     return torch.randn(BATCH, 3, 10, 10, generator=generator)
 
@@ -75,7 +85,11 @@ def train(
     ],
     ids=["sgd", "adamw"],
 )
-@pytest.mark.parametrize(("make", "draw"), [(convolutions, images), (Attention, tokens)], ids=["images", "tokens"])
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [(convolutions, images), (Attention, tokens), (Recurrent, tokens)],
+    ids=["images", "tokens", "recurrent"],
+)
 def test_a_training_gives_the_bits_of_the_cpu(
     kind: str, make: Callable[[], nn.Module], draw: Callable[..., torch.Tensor], optimizer: Optimizer
 ) -> None:
@@ -111,6 +125,23 @@ def test_autocast_gives_the_bits_of_the_cpu(kind: str) -> None:
         output.float().square().sum().backward()
         results.append([output.cpu(), *(parameter.grad.cpu() for parameter in model.parameters())])
     assert all(map(torch.equal, *results))
+
+
+def test_a_tensor_that_is_filled_after_autograd_has_saved_it_is_unchanged(kind: str) -> None:
+    """As captured programs create the first state of an LSTM, by the operator itself."""
+    device = find_device(kind)
+    place = device.torch_device()
+    weight = torch.ones(3, device=place, requires_grad=True)
+    created = torch.ops.aten.ones.default([3], dtype=torch.float32, device=place, pin_memory=False)
+    total = (created * weight).sum()
+    device.synchronize()
+    total.backward()
+    assert torch.equal(weight.grad.cpu(), torch.ones(3))
+    # What the user changes is still refused.
+    result = weight.exp()
+    result.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
 
 
 def test_an_index_by_numbers_is_launched_and_one_by_a_mask_waits(kind: str) -> None:
