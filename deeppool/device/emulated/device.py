@@ -1,5 +1,6 @@
 """The emulated accelerator as a device of the project."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -283,6 +284,13 @@ def _register() -> Registration:
     # A forked process has none of the threads that compute.
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_devices.clear)
+    # Python ends a process with a thread in a kernel by an abort.
+    atexit.register(_end_all)
     return Registration(
         lambda index: device_at(index).runtime, lambda: [device.runtime for device in _devices.values()]
     )
+
+
+def _end_all() -> None:
+    for device in _devices.values():
+        device.runtime.scheduler.end()

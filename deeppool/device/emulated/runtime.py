@@ -56,6 +56,9 @@ class DeviceScheduler(Protocol):
     def synchronize(self, event: Event) -> None:
         """Returns when all records of an event were reached; raises the error of a kernel."""
 
+    def end(self) -> None:
+        """Starts no kernel any more, and returns when none runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedKernel:

@@ -91,6 +91,8 @@ class Scheduler:
         self._host_threads = torch.get_num_threads()
         self._error: tuple[str, Exception] | None = None
         """The first exception of a kernel that the host has not seen, and the kernel's operator."""
+        self.ended = threading.Event()
+        """Whether no kernel starts any more."""
 
     def queue(self, priority: StreamPriority, limit: int | None = None) -> StreamQueue:
         """Creates the queue of a stream; there are no multiprocessors to limit."""
@@ -137,11 +139,18 @@ class Scheduler:
     def synchronize(self, event: Event) -> None:
         """Returns when all records of an event were reached; raises the error of a kernel."""
         with self._lock:
-            self._progress.wait_for(lambda: event.reached >= event.recorded)
+            self._progress.wait_for(lambda: event.reached >= event.recorded or self.ended.is_set())
             failure, self._error = self._error, None
         if failure is not None:
             operator, error = failure
             raise RuntimeError(f"{operator} failed on the emulated device: {error}") from error
+
+    def end(self) -> None:
+        """Leaves what has not started, and waits for the kernels that run: a thread in one must not meet the exit."""
+        with self._lock:
+            self.ended.set()
+            self._progress.notify_all()
+            self._progress.wait_for(lambda: not any(queue.running for queue in self._queues))
 
     def _add(self, queue: StreamQueue, entry: EventRecord | EventWait | QueuedKernel) -> None:
         self._host_threads = torch.get_num_threads()
@@ -181,6 +190,8 @@ class Scheduler:
     def _next(self) -> tuple[StreamQueue, QueuedKernel] | None:
         """Removes events that are reached from all queues, and then the kernel that a free slot takes."""
         self._pass_events()
+        if self.ended.is_set():
+            return None
         ready = [
             (not head.high, head.number, queue, head)
             for queue in self._queues

@@ -143,6 +143,9 @@ class VirtualScheduler:
             operator, error = failure
             raise RuntimeError(f"{operator} failed on the emulated device: {error}") from error
 
+    def end(self) -> None:
+        """Does nothing: kernels compute in the host's calls."""
+
     def next_time(self) -> float:
         """Returns when something happens next on the device."""
         return self.multiprocessors.next_time()

@@ -100,3 +100,21 @@ def test_a_full_queue_delays_the_launch(monkeypatch) -> None:
     held.end()
     thread.join(300)
     assert launched.is_set()
+
+
+def test_at_the_end_of_a_process_what_runs_is_awaited_and_nothing_starts() -> None:
+    scheduler, order = Scheduler(slots=2), list[str]()
+    queue = scheduler.queue("low")
+    held = Held(scheduler, queue)
+    assert held.begun.wait(300)
+    scheduler.launch(queue, "later", lambda: order.append("later"))
+    ending = threading.Thread(target=scheduler.end)
+    ending.start()
+    assert scheduler.ended.wait(300)
+    assert ending.is_alive()
+    held.end()
+    ending.join(300)
+    assert not ending.is_alive()
+    # What never ends is not waited for, such as by another handler of the exit.
+    finish(scheduler, queue)
+    assert order == []
