@@ -32,6 +32,9 @@ BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_
 
 GRU = 3
 """``mode`` of a GRU among PyTorch's recurrent layers."""
+STEP_VALUES = 5
+"""Values per element of the state that a step of an LSTM or GRU keeps for its backward beside the state itself: the four
+gates and the cell, or three gates and two products, as PyTorch's fused cells on a GPU do (ATen/native/cuda/RNN.cu)."""
 
 
 FORM_KEEPING = frozenset(
@@ -62,6 +65,10 @@ class ShapesMode(FakeTensorMode):
             data, weight, wanted = args[1], args[2], args[9]
             parameters = (self._like(weight) if each else None for each in wanted[1:])
             return self._like(data) if wanted[0] else None, *parameters
+        if func is torch.ops.aten.mkldnn_rnn_layer.default:
+            found: Any = super().dispatch(func, types, args, kwargs or {})
+            # Where only shapes are computed its own memory for the backward, the last of them, is empty.
+            return *found[:3], self._contiguous((*found[0].shape, STEP_VALUES), found[0])
         if self.shape_env is None and _has_short_way(func):
             tensors: list[Any] = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             if tensors and all(map(self._is_plain, tensors)) and len({x.fake_device for x in tensors}) == 1:

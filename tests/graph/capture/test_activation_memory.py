@@ -153,6 +153,27 @@ def test_fused_attention_keeps_no_matrix_whatever_its_dropout():
         assert sum(layer.activation_bytes for layer in layers) == expected
 
 
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_recurrent_layer_keeps_the_gates_of_each_step(make, directions):
+    steps, width, hidden = 7, 6, 32
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps = make(width, hidden, 2, batch_first=True, bidirectional=directions == 2)
+            self.head = nn.Linear(directions * hidden, 3)
+
+        def forward(self, x):
+            return self.head(self.steps(x)[0].sum(1))
+
+    layer = capture(Recurrent(), (steps, width)).graph.layers[0]
+    states = 2 * directions * hidden
+    # Inputs of the first layer, the states and gates of each step, and at least the first state.
+    least = FLOAT * (steps * width + steps * states * (1 + 5))
+    assert least < layer.activation_bytes <= least + FLOAT * (2 * steps * states + 4 * states)
+
+
 def test_attention_written_out_keeps_its_matrix_and_dropout_a_byte_an_element():
     plain = capture(Attention(0.0, written_out=True), (64, 16)).graph.layers
     dropped = capture(Attention(0.1, written_out=True), (64, 16)).graph.layers
