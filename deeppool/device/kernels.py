@@ -76,6 +76,9 @@ BY_ROWS = ("native_layer_norm", "_softmax", "_log_softmax", "_softmax_backward_d
 SHORT_ROW = 1024
 """Elements of a row that a softmax keeps in registers, and so reads once."""
 
+ADDS_ROWS = {"index_put_": 2, "index_add_": 3, "scatter_add_": 3}
+"""Operators that add rows to a tensor in place, and the argument positions of the rows."""
+
 FIND_WINDOWS = 2
 """Reads per element, in the backward of pooling, to find the windows that contain it."""
 
@@ -86,7 +89,8 @@ def kernels_of(
     """Returns the kernels that an operator launches.
 
     Args:
-        name: name of the operator; without its namespace if that is PyTorch's own.
+        name: name of the operator; without its namespace if that is PyTorch's own, with an underscore at the end if it
+            changes its first argument in place.
         args: arguments of the call.
         inputs: the tensors among the arguments.
         outputs: the returned tensors.
@@ -127,11 +131,24 @@ def kernels_of(
     if name == "embedding":
         # Reads the selected rows, not the whole table.
         return [Kernel(name, "memory", _size([args[1]]) + 2 * _size(outputs))]
-    moved = _size(inputs) + _size(outputs)
+    moved = _size(inputs) + _size(outputs) - _untouched(name, args, outputs[0])
     if "pool" in name:
         return [Kernel(name, "window", moved, window_reads=_pooled(name, args, outputs[0]))]
     again, row = _read_again(name, args)
     return [Kernel(name, "memory", moved, again_bytes=again, row_bytes=row)]
+
+
+def _untouched(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
+    """Returns the bytes among the arguments and results that an operator on some rows of a table leaves alone."""
+    if name in ("index", "index_select", "gather"):
+        return max(0, _size(args[:1]) - _size([output]))
+    if name == "_embedding_bag":
+        table, indices = args[:2]
+        taken: int = indices.numel() * table.shape[1] * table.element_size()
+        return max(0, _size([table]) - taken)
+    if name in ADDS_ROWS:
+        return 2 * max(0, _size(args[:1]) - _size([args[ADDS_ROWS[name]]]))
+    return 0
 
 
 def _read_again(name: str, args: tuple[Any, ...]) -> tuple[int, int]:

@@ -6,9 +6,9 @@ allocated its memory, however many operators save it or views of it; input data 
 saves it. Parameters and buffers do not count: they are allocated anyway.
 
 Autograd saves the same on a GPU except for operators with special kernels there, which are modelled: dropout saves one
-byte per element; fused attention saves its inputs and its result, not its matrix, whatever its dropout; and an LSTM or
-GRU saves, beside inputs and states, five values per element of the state and step (cuDNN's own number is not published).
-Attention written as products and a softmax saves the matrix.
+byte per element; fused attention saves its inputs and its result, not its matrix, whatever its dropout; and beside
+inputs and states an LSTM or GRU saves five values per element of the state and step (cuDNN does not publish its own
+number). Attention written as products and a softmax saves the matrix.
 """
 
 from typing import Any

@@ -33,7 +33,7 @@ BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_
 GRU = 3
 """``mode`` of a GRU among PyTorch's recurrent layers."""
 STEP_VALUES = 5
-"""Values per element of the state that a step of an LSTM or GRU keeps for its backward beside the state itself: the four
+"""Values per element of the state that a step of an LSTM or GRU keeps for its backward beside the state itself: four
 gates and the cell, or three gates and two products, as PyTorch's fused cells on a GPU do (ATen/native/cuda/RNN.cu)."""
 
 

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deeppool.device.kernels import Kernel, is_channels_last, kernels_of
+from deeppool.device.kernels import ADDS_ROWS, Kernel, is_channels_last, kernels_of
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
 from deeppool.job import Progress
@@ -206,7 +206,11 @@ class _Recorder(TorchDispatchMode):
             outputs = _tensors(result)
             if outputs:
                 layer = self._layer()
-                found = kernels_of(name.removeprefix("aten::"), args, _tensors((args, kwargs)), outputs)
+                name = name.removeprefix("aten::")
+                if f"{name}_" in ADDS_ROWS and torch._C._current_autograd_node() is not None:
+                    # Backwards add to new zeros in place, but where tensors are of a class of Python.
+                    name += "_"
+                found = kernels_of(name, args, _tensors((args, kwargs)), outputs)
                 self._kernels += [(layer, kernel) for kernel in found]
         return result
 

@@ -257,6 +257,45 @@ def test_an_embedding_reads_the_rows_that_it_takes_and_not_its_table():
     assert [k.bytes for k in work.forward if k.operator == "embedding"] == [8 * BATCH * 5 + 2 * FLOAT * BATCH * 5 * 16]
 
 
+class Rows(nn.Module):
+    """Takes rows of a table."""
+
+    def __init__(self, rows, taken):
+        super().__init__()
+        self.table, self.taken = nn.Parameter(torch.zeros(rows, 16)), taken
+
+    def forward(self, x):
+        return self.taken(self.table, x)
+
+
+@pytest.mark.parametrize(
+    ("make", "operators"),
+    [
+        (lambda rows: Rows(rows, lambda table, x: table[x][:, 0]), ["index", "index_put_"]),
+        (
+            lambda rows: Rows(rows, lambda table, x: table.index_select(0, x.flatten()).view(*x.shape, 16)[:, 0]),
+            ["index_select", "index_add_"],
+        ),
+        (
+            lambda rows: Rows(rows, lambda table, x: table.gather(0, x[:, :1].expand(-1, 16))),
+            ["gather", "scatter_add_"],
+        ),
+        (lambda rows: nn.Sequential(nn.EmbeddingBag(rows, 16)), ["_embedding_bag"]),
+    ],
+    ids=["index", "index_select", "gather", "embedding_bag"],
+)
+def test_rows_of_a_table_are_read_and_added_to_without_the_rest_of_it(make, operators):
+    found = []
+    for rows in (1000, 100_000):
+        works = model_work(capture(make(rows), (5,), input_dtype=torch.int64), BATCH)
+        kernels = [kernel for work in works for kernel in (*work.forward, *work.backward)]
+        found.append([kernel for kernel in kernels if kernel.operator in operators])
+    first, last = found
+    assert names(first) == operators
+    assert first == last
+    assert all(0 < kernel.bytes < FLOAT * 1000 * 16 for kernel in first)
+
+
 def test_dropout_is_one_kernel_as_on_a_gpu():
     captured = capture(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2)).train(), (8,))
     found = [name for work in model_work(captured, BATCH) for name in names(work.forward)]
