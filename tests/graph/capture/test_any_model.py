@@ -114,6 +114,49 @@ def test_tokens_and_classes_are_drawn_from_the_whole_vocabulary_of_the_model():
     assert torch.equal(tokens % 7, target[:, None].expand_as(tokens))
 
 
+class Looked(nn.Module):
+    """Rows of a table of 60, by indices that may be shifted or scaled before."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.table, self.rows, self.head = nn.Embedding(60, 8), rows, nn.Linear(8, 7)
+        self.register_buffer("offsets", torch.tensor([0, 10, 30]))
+
+    def forward(self, x):
+        return self.head(self.rows(self, x).mean(1))
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.EmbeddingBag(60, 8), nn.Linear(8, 7)
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (Bag, 60),
+        (lambda: Looked(lambda model, x: model.table.weight[x]), 60),
+        (lambda: Looked(lambda model, x: model.table(x + model.offsets)), 30),
+        (lambda: Looked(lambda model, x: model.table(x + 3)), 57),
+        (lambda: Looked(lambda model, x: model.table(7 * x)), 9),
+        (lambda: Looked(lambda model, x: model.table.weight[(x - 1) * 2]), 30),
+        (lambda: Looked(lambda model, x: model.table(x + x.flip(1))), 2),
+    ],
+    ids=["bag", "index", "offsets", "shifted", "scaled", "scaled index", "sum"],
+)
+def test_indices_are_drawn_from_what_a_table_has_before_they_are_shifted_or_scaled(make, count):
+    torch.manual_seed(0)
+    captured = capture(make(), (3,), input_dtype=torch.int64)
+    given, _ = (node for node in captured.program.graph.nodes if node.op == "placeholder")
+    assert value_count(given) == count
+    task = SyntheticTask(captured, 200, seed=0)
+    assert torch.isfinite(captured.program(*task.tensors))
+
+
 def test_a_layer_is_measured_on_the_whole_vocabulary():
     captured = two_inputs()
     segment = extract(captured, [0])
