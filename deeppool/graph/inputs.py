@@ -1,13 +1,15 @@
 """Input records from the shapes and dtypes that users give."""
 
+import operator
 from collections.abc import Mapping
 from typing import get_args
 
+import numpy as np
 import torch
 
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Dtype, Input
-from deeppool.graph.shapes import Shapes
+from deeppool.graph.shapes import Shape, Shapes
 
 Dtypes = torch.dtype | Mapping[str, torch.dtype]
 
@@ -30,19 +32,31 @@ def resolve(defaults: tuple[Input, ...], model: str, shapes: Shapes | None, dtyp
     found = []
     for name in names:
         default = own.get(name, Input(name, ()))
-        shape = shapes.get(name, default.shape) if isinstance(shapes, Mapping) else shapes or default.shape
+        if isinstance(shapes, Mapping):
+            shape = shapes.get(name, default.shape)
+        else:
+            shape = default.shape if shapes is None or not np.size(shapes) else shapes
         dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
-        found.append(Input(name, tuple(shape), default.dtype if dtype is None else _dtype_name(dtype)))
-    for given in found:
-        if not given.shape or any(size < 1 for size in given.shape):
-            of = f"{given.name} of {model}" if given.name else model
-            raise CaptureError(
-                f"input_shape of {of} is {given.shape or None}, expected the positive sizes of one sample "
-                "(for example 3,224,224)"
-            )
+        sizes = _sizes(shape, f"{name} of {model}" if name else model)
+        found.append(Input(name, sizes, default.dtype if dtype is None else _dtype_name(dtype)))
     if not found:
         raise CaptureError(f"input_shape of {model} names no input: a model must take a tensor that has a batch")
     return tuple(found)
+
+
+def _sizes(shape: Shape, of: str) -> tuple[int, ...]:
+    """Returns a shape as integers of Python."""
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        # An array of NumPy has no truth value, and an empty shape says nothing.
+        given = shape if np.size(shape) else None
+        raise CaptureError(
+            f"input_shape of {of} is {given}, expected the positive sizes of one sample (for example 3,224,224)"
+        )
+    return sizes
 
 
 def _check_names(model: str, given: Mapping[str, object], known: list[str], argument: str) -> None:

@@ -1,6 +1,7 @@
 """Profile: times of every layer at several per-GPU batch sizes, with their provenance."""
 
 import hashlib
+import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +20,22 @@ from deeppool.profiling.iteration_check import (
 )
 from deeppool.profiling.update_estimate import estimated_update_per_byte
 from deeppool.units import format_seconds
+
+
+def distinct_sizes(batch_sizes: Iterable[int]) -> tuple[int, ...]:
+    """Returns batch sizes that a user gives as ascending integers of Python.
+
+    Raises:
+        InvalidValueError: there is none, or one is no positive integer.
+    """
+    given = list(batch_sizes)
+    try:
+        sizes = tuple(sorted({operator.index(size) for size in given}))
+    except TypeError:
+        sizes = ()
+    if not sizes or sizes[0] < 1:
+        raise InvalidValueError(f"batch_sizes must be positive numbers, got {given} (whole ones, for example 1,2,4,8)")
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,9 +208,19 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
         others = [argument for argument in arguments if argument not in {given.name for given in inputs}]
         if isinstance(error, TypeError | AttributeError) and len(arguments) > len(inputs):
             hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"
+        if isinstance(module, torch.jit.ScriptModule):
+            hint = "give the model before torch.jit: torch.export takes no script"
+        elif wrapped := _wrapped(module):
+            hint = f"{name} wraps a model: give that one, its .{wrapped}"
         raise CaptureError(
             f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} ({hint})"
         ) from error
+
+
+def _wrapped(module: nn.Module) -> str:
+    """Returns where a module holds the model that it wraps, as torch.compile and DDP do; empty: it is none of these."""
+    kinds = torch._dynamo.OptimizedModule, nn.DataParallel, nn.parallel.DistributedDataParallel
+    return "" if not isinstance(module, kinds) else "_orig_mod" if hasattr(module, "_orig_mod") else "module"
 
 
 def _examples(

@@ -14,13 +14,12 @@ from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
-from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.estimate.layer_work import LayerWork, model_works
 from deeppool.profiling.estimate.source import KernelTimes, kernel_times
-from deeppool.profiling.table import Measurement, Profile
+from deeppool.profiling.table import Measurement, Profile, distinct_sizes
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -66,9 +65,7 @@ def estimate(
             positive.
     """
     source = kernel_times(gpu, precision)
-    sizes = tuple(sorted(set(batch_sizes)))
-    if not sizes or sizes[0] < 1:
-        raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
+    sizes = distinct_sizes(batch_sizes)
     path = serialization.check_writable(output) if output is not None else None
     report = on_progress or (lambda what, share: None)
     if isinstance(model, CapturedModel):

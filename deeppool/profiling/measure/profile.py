@@ -35,7 +35,7 @@ from deeppool.profiling.measure.bench import Bench, DeviceMemory
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import MeasurementLog, ResumeState, Runs, read_resume_state
-from deeppool.profiling.table import Measurement, Profile
+from deeppool.profiling.table import Measurement, Profile, distinct_sizes
 from deeppool.units import format_bytes
 
 METHOD = (
@@ -89,9 +89,7 @@ def profile(
         InvalidValueError: invalid batch sizes, ranks, seconds, device or precision.
         DocumentError: ``output`` cannot be written; once everything is measured, the profile is its ``record``.
     """
-    sizes = tuple(sorted(set(batch_sizes)))
-    if not sizes or sizes[0] < 1:
-        raise InvalidValueError(f"batch_sizes must be positive numbers, got {list(batch_sizes)} (for example 1,2,4,8)")
+    sizes = distinct_sizes(batch_sizes)
     if not 0 < seconds < math.inf:
         raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
     place = find_device(device)

@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import fx, nn
@@ -704,3 +705,24 @@ def test_threads_may_capture_at_once() -> None:
 
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(work, range(6))) == {work(0)}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "advice"),
+    [
+        (torch.compile, "OptimizedModule wraps a model: give that one, its ._orig_mod"),
+        (nn.DataParallel, "DataParallel wraps a model: give that one, its .module"),
+        (torch.jit.script, "give the model before torch.jit"),
+    ],
+    ids=["compiled", "data parallel", "script"],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_wrapped_model_is_refused_with_what_to_give_instead(wrap, advice):
+    with pytest.raises(CaptureError, match=re.escape(f"({advice}")):
+        capture(wrap(nn.Linear(8, 2)), (8,))
+
+
+@pytest.mark.parametrize("shape", [8, (8.0,), (8, 0), np.array([0])], ids=str)
+def test_a_shape_without_positive_integers_is_refused(shape):
+    with pytest.raises(CaptureError, match=r"input_shape of Linear is .*, expected the positive sizes of one sample"):
+        capture(nn.Linear(8, 2), shape)

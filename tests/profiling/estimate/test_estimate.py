@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -141,4 +142,12 @@ def test_invalid_arguments_raise_in_one_line(tmp_path):
         estimate("vgg16", gpu="tpu", output=tmp_path / "x.json")
     with pytest.raises(InvalidValueError, match=r"batch_sizes must be positive numbers, got \[0\]"):
         estimate("vgg16", gpu="h100", batch_sizes=[0])
+    with pytest.raises(InvalidValueError, match=r"got \[1\.5, 2\] \(whole ones, for example 1,2,4,8\)"):
+        estimate("vgg16", gpu="h100", batch_sizes=[1.5, 2])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_may_be_numbers_of_numpy(tmp_path):
+    path = tmp_path / "profile.json"
+    found = estimate(nn.Linear(8, 2), np.array([8]), gpu="h100", batch_sizes=np.array([1, 4]), output=path)
+    assert dp.load(path) == found == estimate(nn.Linear(8, 2), (8,), gpu="h100", batch_sizes=(4, 1))
