@@ -71,7 +71,7 @@ class EagerSGD:
         # The number of ranks is not known yet: a quorum is compared with it when they join.
         rule = self._rule(self.quorum or 1)
         shape_of(rule, self.delivery, 1, "float32")
-        if self.timeout <= 0:
+        if not self.timeout > 0:
             raise InvalidValueError(f"timeout is a positive number of seconds, got {self.timeout:g}")
 
     def wrap(

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.rounds import Delivery, RoundResult, shape_of
 from deeppool.device.host_buffer import HostBuffer
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.transports.received import TIMEOUT, PartialRounds
@@ -104,6 +104,8 @@ class PartialAllReduce:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         rule = FiringRule(self.ranks, mode, quorum, grace, seed, staleness_limit, synchronous_every)
         name = str(dtype).removeprefix("torch.")
+        # On all ranks, before any waits for another.
+        shape_of(rule, delivery, elements, name)
         self._rounds: PartialRounds
         if address is None:
             _check_host(group, self.ranks)

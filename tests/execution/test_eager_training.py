@@ -109,12 +109,21 @@ def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero
         ({"mode": "some"}, "got 'some'"),
         ({"staleness_limit": None}, "needs a staleness_limit"),
         ({"timeout": 0.0}, "timeout is a positive number"),
+        ({"timeout": float("nan")}, "timeout is a positive number"),
         ({"average_every": 0}, "synchronous_every is at least 1"),
+        ({"average_every": 1.5}, r"synchronous_every is at least 1, got 1\.5 \(a whole number"),
     ],
 )
 def test_impossible_settings_are_refused_before_any_rank_starts(settings: dict, phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         dp.EagerSGD(**settings)
+
+
+def test_a_type_that_cannot_be_summed_is_refused_by_each_rank_before_it_waits_for_others(monkeypatch) -> None:
+    for name, value in (("get_rank", 1), ("get_world_size", 2)):
+        monkeypatch.setattr(torch.distributed, name, lambda group, value=value: value)
+    with pytest.raises(InvalidValueError, match="elements are of type float32, float64, int64, got bfloat16"):
+        dp.PartialAllReduce(elements=1, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from deeppool.errors import InvalidValueError
 
 _64_BITS = 2**64 - 1
@@ -59,12 +61,14 @@ class FiringRule:
             raise InvalidValueError(f"grace is a number of seconds, 0 or more, got {self.grace}")
         for name in ("staleness_limit", "synchronous_every"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidValueError(f"{name} is at least 1, got {value} (None for none)")
+            if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
+                raise InvalidValueError(f"{name} is at least 1, got {value} (a whole number, or None for none)")
+        if not isinstance(self.seed, int | np.integer):
+            raise InvalidValueError(f"seed is an integer, got {self.seed}")
 
     def initiator(self, number: int) -> int:
         """Returns the rank whose arrival fires a round of mode ``majority``."""
-        return _mixed(_mixed(self.seed) + number) % self.ranks
+        return _mixed(_mixed(int(self.seed)) + number) % self.ranks
 
     def is_synchronous(self, number: int, missed: Collection[int]) -> bool:
         """Returns whether a round waits for all ranks whatever its mode.

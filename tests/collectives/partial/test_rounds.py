@@ -124,6 +124,7 @@ def test_a_rank_two_rounds_late_receives_all_rounds_of_log_and_only_the_newest_o
 def test_majority_waits_for_a_uniformly_drawn_rank() -> None:
     rule = FiringRule(32, "majority", seed=1)
     drawn = np.bincount([rule.initiator(number) for number in range(32_000)], minlength=32)
+    assert FiringRule(32, "majority", seed=np.int64(1)).initiator(5) == rule.initiator(5)
     # Five standard deviations of a binomial with mean 1000.
     assert abs(drawn - 1000).max() < 5 * np.sqrt(1000 * 31 / 32)
     for seed in range(64):
@@ -143,6 +144,8 @@ def test_majority_waits_for_a_uniformly_drawn_rank() -> None:
         ({"ranks": 4, "mode": "quorum", "quorum": 5}, "quorum is 1 to 4"),
         ({"ranks": 4, "grace": -1.0}, "grace"),
         ({"ranks": 4, "staleness_limit": 0}, "staleness_limit is at least 1"),
+        ({"ranks": 4, "staleness_limit": 2.5}, r"staleness_limit is at least 1, got 2\.5"),
+        ({"ranks": 4, "seed": 0.5}, r"seed is an integer, got 0\.5"),
     ],
 )
 def test_an_impossible_rule_is_refused(arguments: dict, phrase: str) -> None:
