@@ -57,7 +57,7 @@ READING_PARAMETERS = ("on_optimizer_step", "on_step_end", "on_step_begin")
 """Methods of callbacks that may read parameters after every update."""
 
 
-class TransferCallback(TrainerCallback):
+class TransferCallback(TrainerCallback):  # type: ignore[misc]  # skipped by mypy
     """Callback that replaces a Trainer's step; :func:`use_transfers` makes it."""
 
     def __init__(self, trainer: Trainer, cluster: Cluster, method: TransferScheduler) -> None:
