@@ -133,12 +133,13 @@ class Placement:
         overlap, computing = self.costs.overlap, self.costs.network.sync_computing
         return schedule(self.order, self.gpus, self.layer_times, overlap_sync=overlap, sync_computing=computing)
 
-    def with_option(self, layer: int, option: int) -> "Placement":
-        """Returns the same placement with another GPU count for one layer."""
-        other = replace(self, options=(*self.options[:layer], option, *self.options[layer + 1 :]))
-        # Of what is known here only the transfers of that layer and of its readers change.
+    def with_option(self, layers: range, option: int) -> "Placement":
+        """Returns the same placement with another GPU count for some layers in a row."""
+        before, after = self.options[: layers.start], self.options[layers.stop :]
+        other = replace(self, options=(*before, *(option,) * len(layers), *after))
+        # Of what is known here only the transfers of these layers and of their readers change.
         incoming = list(self._incoming)
-        for each in (layer, *self.readers[layer]):
+        for each in {*layers, *(reader for layer in layers for reader in self.readers[layer])}:
             incoming[each] = other._transfers_to(each)
         vars(other).update(tree=self.tree, readers=self.readers, _incoming=tuple(incoming))
         return other

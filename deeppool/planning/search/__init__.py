@@ -42,6 +42,10 @@ local_search         regions that are not series-parallel
 elimination          the least sum of tables that depend on a few of many variables
 overlap              the fastest plan whose all-reduces overlap the backward pass
 flow_shop            exact overlap for layers in sequence, with the buckets of a run
+flow_shop_labels     its ways through the last layers
+flow_shop_bounds     what the layers to come add at least to them
+flow_shop_tied       its tied parameters
+hill_climbing        small changes of a plan that make it faster
 efficient_plans      every efficient plan, and the search under a limit on the iteration
 relaxed_frontier     sums of labels: bounds of all plans, and plans near to them
 step_labels          labels of the steps, from searches at several prices of a GPU-second

@@ -21,11 +21,12 @@ from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.hill_climbing import climb
 from deeppool.planning.search.label_sums import spread
 from deeppool.planning.search.labels import Plans
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.planning.search.overlap import BOUND_SHARES, search_overlapping
+from deeppool.planning.search.overlap import BOUND_SHARES, PROVED, search_overlapping
 from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.relaxed_frontier import RelaxedFrontier, RelaxedSearch
 from deeppool.planning.search.search import SearchResult
@@ -128,10 +129,12 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     if limit is None:
         return search_overlapping(costs, None)
     efficient, budget = efficient_plans(costs), limit * costs.single_gpu_time
-    point = efficient.within(budget)
-    time = float(efficient.time[point])
-    claim = certificate(max(1.0, time / efficient.bound(budget * (1 + TOLERANCE))))
-    return SearchResult(*efficient.trace(point), time, claim)
+    allowed = budget * (1 + TOLERANCE)
+    best, bound = Placement(costs, *efficient.trace(efficient.within(budget))), efficient.bound(allowed)
+    if best.iteration_time > bound * PROVED and best.gpu_seconds <= allowed:
+        best = climb(best, lambda plan, _: plan.gpu_seconds <= allowed)
+    claim = certificate(max(1.0, best.iteration_time / bound))
+    return SearchResult(best.options, best.starts, best.iteration_time, claim)
 
 
 def _shares(costs: CostTable, tree: Series) -> list[float]:

@@ -5,8 +5,9 @@ counts no all-reduces; where the plan it finds, or one with all layers on one GP
 all. Else the fastest plan in sequence is found with its real buckets: a flow shop (see ``flow_shop``). Of many GPU
 counts it drops ways, so those nearest to powers of two are searched by themselves, too. Where branches
 may run side by side there are candidates besides: the exact search for an iteration without overlap, in which
-all-reduces count for a share of their time. The schedule times each, with its real buckets. The limit always
-counts an all-reduce of each layer by itself and in full.
+all-reduces count for a share of their time, and where that leaves a gap in full. The schedule times each, with its real
+buckets. The limit always counts an all-reduce of each layer by itself and in full. What is then far from the bound is
+improved by small changes (see ``hill_climbing``), and so are other GPU partitions for its counts.
 
 How far from the optimum the best plan can be follows from the bound of the first search where that is within 1 %.
 Else it follows from the flow shop, in which blocks of several branches may be side by side by what no way through
@@ -43,6 +44,7 @@ each layer's update on g of N GPUs adds g / N of its seconds.
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -60,18 +62,16 @@ from deeppool.graph.series_parallel import (
 )
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.block_bounds import BlockBounds
-from deeppool.planning.search.flow_shop import (
-    BoundedBlock,
-    TooManyOptionsError,
-    fastest_in_sequence,
-    least_with_blocks,
-)
+from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
+from deeppool.planning.search.flow_shop_bounds import BoundedBlock
+from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
+from deeppool.planning.search.hill_climbing import climb, keep_limit
 from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.planning.search.plan_price import price_of
-from deeppool.planning.search.search import SearchResult, search
+from deeppool.planning.search.search import SearchResult, search, search_partitions
 
 NEAR = 1.005
 """A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
@@ -119,6 +119,16 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
             continue
         other, least = _cheapest(tree, prices)
         best, bound = min(best, other, key=_time), max(bound, least)
+    if _time(best) > bound * NEAR and any(branching_blocks(tree)):
+        # A branch may have nothing to hide its all-reduces behind.
+        found = search(costs, limit)
+        best = min(best, Placement(costs, found.choices, found.starts), key=_time)
+    if _time(best) > bound * PROVED:
+        partitions = (search_partitions(costs, plan.options, limit) for plan in (best, first))
+        others = (Placement(costs, found.choices, found.starts) for found in partitions)
+        permitted = partial(keep_limit, limit)
+        starts = [best, *(plan for plan in others if permitted(plan, range(len(plan.options))))]
+        best = min((climb(plan, permitted) for plan in dict.fromkeys(starts)), key=_time)
     return _result(best, bound)
 
 
@@ -157,7 +167,7 @@ def _by_flow_shop(
         if _time(best) > bound * PROVED and not tails:
             solver = BlockSolver(relaxed_costs(costs, tree, limit, 0.0, updates=False), proving=False)
             blocks = dict(_bounded_blocks(solver, tree, INPUT))
-            bound = max(bound, least_with_blocks(*asked, _time(best), blocks))
+            bound = least_with_blocks(*asked, _time(best), blocks, bound)
     except TooManyOptionsError:
         pass
     return best, bound

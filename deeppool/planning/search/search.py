@@ -78,7 +78,10 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
     in_sequence = Placement(costs, choices, (0,) * len(choices))
     incoming = np.array([[in_sequence.incoming(layer)] for layer in range(len(choices))])
     limited = LimitedCosts(costs, limit, np.where(others, np.inf, 0.0), least_room=incoming * (1 + ROUNDING))
-    return replace(_search(limited), optimality="heuristic")
+    best, _ = BlockSolver(limited).whole(decompose([layer.predecessors for layer in limited.layers]))
+    # In a large region only ways with one count for all layers are looked for.
+    options, starts = plan_of(best.parts) if best.parts else (choices, in_sequence.starts)
+    return SearchResult(options, starts, Placement(costs, options, starts).iteration_time, "heuristic")
 
 
 def _search(limited: LimitedCosts, *, side_by_side: bool = True, proving: bool = True) -> SearchResult:

@@ -13,12 +13,9 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search import flow_shop
-from deeppool.planning.search.flow_shop import (
-    BoundedBlock,
-    TooManyOptionsError,
-    fastest_in_sequence,
-    least_with_blocks,
-)
+from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
+from deeppool.planning.search.flow_shop_bounds import BoundedBlock
+from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
 from deeppool.profiling.table import Measurement
 from tests.strategies import make_graph, make_profile
 
@@ -27,9 +24,13 @@ SYNC = np.array([[0.0, 0.5], [0.0, 4.0]])
 MEBIBYTE = 2**20
 
 
-def layers(passes, sizes, seconds_per_byte=1e-15):
-    """Layers in a row on two GPUs: seconds of both passes there, and three times as long on one GPU."""
-    graph = make_graph([(), *((index,) for index in range(len(passes) - 1))], parameter_bytes=sizes)
+def layers(passes, sizes, seconds_per_byte=1e-15, moved=0):
+    """Layers in a row on two GPUs: seconds of both passes there, and three times as long on one GPU.
+
+    Each reads ``moved`` bytes of the one before.
+    """
+    sources = [(), *((index,) for index in range(len(passes) - 1))]
+    graph = make_graph(sources, [(moved,) * len(each) for each in sources], sizes)
     measurements = [
         Measurement(layer.signature, (forward, 3 * forward), (backward, 3 * backward), (0.0, 0.0))
         for layer, (forward, backward) in zip(graph.layers, passes, strict=True)
@@ -115,16 +116,29 @@ def test_a_block_counts_as_what_no_way_through_it_beats():
     costs = layers([(1.0, 2.0), (50.0, 50.0), (1.0, 3.0)], [ALONE_BYTES] * 3)
     sync = np.array([[0.5, 0.5], [0.0, 0.5], [7.0, 7.0]])
     block = BoundedBlock(0, np.full((2, 2), 1.0), np.full((2, 2), 4.0))
-    assert least_with_blocks(costs, sync, [0, 1, 2], None, math.inf, {2: block}) == pytest.approx(9.5)
-    assert least_with_blocks(costs, sync, [0, 1, 2], None, 9.0, {2: block}) == 9.0
+    assert least_with_blocks(costs, sync, [0, 1, 2], None, math.inf, {2: block}, 0.0) == pytest.approx(9.5)
+    assert least_with_blocks(costs, sync, [0, 1, 2], None, 9.0, {2: block}, 0.0) == 9.0
 
 
 def test_ways_that_the_search_does_not_go_on_with_count_for_what_it_states(monkeypatch):
     """With one way at a time the least of those left out is stated, and never more than the optimum of 9.5 s."""
-    monkeypatch.setattr(flow_shop, "MOST_WAYS", 1)
+    monkeypatch.setattr(flow_shop, "MOST_WAYS", (1,))
     options, least = fastest_in_sequence(two_layers(), SYNC, [0, 1], None, math.inf)
     assert options is not None
     assert least <= 9.5
+
+
+def test_more_ways_follow_where_those_left_out_may_be_faster(monkeypatch):
+    """One way at a time takes the fewer seconds of the second layer and misses the 9.5 s."""
+    costs, order = layers([(1.0, 2.0)] * 6, [MEBIBYTE] * 6, 1 / MEBIBYTE), range(6)
+    times = [Placement(costs, each, (0,) * 6).iteration_time for each in itertools.product((0, 1), repeat=6)]
+    found = []
+    for most in ((1,), (1, 1000)):
+        monkeypatch.setattr(flow_shop, "MOST_WAYS", most)
+        found.append(fastest_in_sequence(costs, costs.sync, order, None, math.inf))
+    (_, least), (options, seconds) = found
+    assert least < min(times)
+    assert seconds == pytest.approx(min(times)) == pytest.approx(Placement(costs, options, (0,) * 6).iteration_time)
 
 
 def test_options_too_many_to_number_are_given_up():

@@ -10,8 +10,11 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, decompose
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search import parallel_block
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.local_search import MOST_ENTRIES, LocalSearch
+from deeppool.planning.search.search import search_partitions
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition
 from tests.strategies import make_graph, profile_from_times
@@ -133,3 +136,15 @@ def test_layers_of_a_region_may_differ_in_their_counts():
     assert [choice.option for choice in found_plan.parts] == [1, 0, 1, 0]
     # Nothing costs a transfer, so the bound is reached.
     assert lower == pytest.approx(27e-3)
+
+
+def test_partitions_for_given_counts_keep_these_in_a_region_whose_tables_are_divided(monkeypatch):
+    """Nothing is found for a region there, in which only equal counts are looked for: it ended in an overflow."""
+    monkeypatch.setattr(parallel_block, "MOST_ENTRIES", 1)
+    rng = random.Random(1)
+    for profile, cluster, batch in irregular_problems(20):
+        costs = price(profile, Network(cluster), batch, tuple(Definition(profile, cluster, batch).gpu_counts))
+        choices = tuple(rng.randrange(len(costs.gpu_counts)) for _ in profile.graph.layers)
+        found = search_partitions(costs, choices, 1.5)
+        assert found.choices == choices
+        assert found.iteration_time == Placement(costs, choices, found.starts).iteration_time

@@ -1,0 +1,66 @@
+"""Hill climbing, by hand and on random problems: changes make plans faster, keep the limit and share no GPU."""
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deeppool.collectives.buckets import ALONE_BYTES
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search import hill_climbing
+from deeppool.planning.search.hill_climbing import climb, keep_limit
+from deeppool.planning.search.search import search
+from tests.planning.search.test_flow_shop import layers
+from tests.planning.search.test_overlap import costs_of
+from tests.planning.search.test_search import LIMITS
+from tests.sampling import examples
+from tests.strategies import contested_problems, problems, series_parallel_graphs
+
+ANY = partial(keep_limit, None)
+GRAPHS = series_parallel_graphs(max_layers=8)
+
+
+def test_layers_in_a_row_change_together_where_one_alone_would_pay_a_transfer():
+    """Each alone on two GPUs saves 6 of 9 s and pays more for transfers; all three take 9 s, not 27."""
+    costs = layers([(1.0, 2.0)] * 3, [0] * 3, seconds_per_byte=20.0, moved=1)
+    alone = Placement(costs, (0, 0, 0), (0, 0, 0))
+    assert alone.iteration_time == pytest.approx(27.0)
+    for options in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        assert Placement(costs, options, (0, 0, 0)).iteration_time > 27.0
+    assert climb(alone, ANY).options == (1, 1, 1)
+
+
+def test_a_layer_takes_the_gpus_of_the_one_beside_it():
+    """Its gradient takes 20 s on two GPUs, and saves 6 of 9 s."""
+    costs = layers([(1.0, 2.0)] * 3, [0, 0, ALONE_BYTES], seconds_per_byte=20.0 / ALONE_BYTES)
+    assert climb(Placement(costs, (1, 1, 1), (0, 0, 0)), ANY).options == (1, 1, 0)
+
+
+def test_a_limit_forbids_a_change():
+    """On two GPUs a layer takes 3 s, not 9, and its all-reduce 1 s: 8 / 9 of the GPU-seconds."""
+    costs = layers([(1.0, 2.0)], [ALONE_BYTES], seconds_per_byte=1.0 / ALONE_BYTES)
+    alone = Placement(costs, (0,), (0,))
+    assert climb(alone, partial(keep_limit, 0.9)).options == (1,)
+    assert climb(alone, partial(keep_limit, 0.88)).options == (0,)
+
+
+def test_it_ends_when_enough_was_tried(monkeypatch):
+    costs = layers([(1.0, 2.0)] * 2, [0, 0])
+    monkeypatch.setattr(hill_climbing, "MOST_TIMED", 1)
+    assert climb(Placement(costs, (0, 0), (0, 0)), ANY).options == (0, 0)
+
+
+@examples(60)
+@given(st.one_of(problems(GRAPHS), contested_problems(GRAPHS, gpus=(2, 4, 8))), st.sampled_from(LIMITS))
+def test_a_changed_plan_is_no_slower_keeps_the_limit_and_shares_no_gpu(problem, limit):
+    costs = costs_of(*problem)
+    found = search(costs, limit)
+    before = Placement(costs, found.choices, found.starts)
+    after = climb(before, partial(keep_limit, limit))
+    assert after.iteration_time <= before.iteration_time
+    assert after.starts == before.starts
+    assert keep_limit(limit, after, range(len(after.options)))
+    assert all(after.gpu_count(layer) <= width for layer, width in enumerate(after.free_widths))
+    # As timed from nothing, and not from what was known of the plan before.
+    assert Placement(costs, after.options, after.starts).iteration_time == after.iteration_time
