@@ -10,6 +10,7 @@ import pytest
 from papermill.parameterize import parameterize_path
 
 import deeppool as dp
+from deeppool.errors import InvalidValueError
 from deeppool.evaluation import Evaluation
 from deeppool.evaluation.execution import literal_path
 from deeppool.evaluation.notebooks import evaluate, find_notebooks, read_notebook
@@ -101,6 +102,29 @@ def test_it_calls_the_library_and_defines_nothing(path: Path) -> None:
         kinds = ast.FunctionDef | ast.ClassDef | ast.Lambda
         assert not [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)], source
         assert len(source.splitlines()) <= LONGEST_CELL, source
+
+
+def run_cells(path: Path, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Runs the cells in this process, and returns what they define."""
+    found: dict[str, Any] = {}
+    for source in code_cells(path):
+        exec(compile(source, path.name, "exec"), found)
+        if source in code_cells(path, "parameters"):
+            found |= parameters
+    return found
+
+
+@pytest.mark.parametrize("beside", ["", None])
+def test_utilisation_is_shown_without_a_profile_beside_it(beside: str | None, tmp_path: Path) -> None:
+    parameters = {"profile_file": "resnet50-cpu", "beside": beside, "output": str(tmp_path)}
+    record = run_cells(find_notebooks()["fig4"], parameters)["record"]
+    assert len(record.numbers) == len(dp.find_profile("resnet50-cpu").batch_sizes)
+
+
+@pytest.mark.parametrize(("gpus", "global_batch"), [(8, 4), (3, 4), (0, 4), (1, 0)])
+def test_a_batch_that_gpus_cannot_share_is_refused_before_anything_is_estimated(gpus: int, global_batch: int) -> None:
+    with pytest.raises(InvalidValueError, match=f"must be a multiple of the GPUs, got {global_batch} on {gpus} "):
+        run_cells(find_notebooks()["fig5"], {"gpus": gpus, "global_batch": global_batch})
 
 
 SMALL: dict[str, dict[str, Any]] = {

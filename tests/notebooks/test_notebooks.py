@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import deeppool as dp
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.notebooks import copy_notebooks, evaluate, find_notebooks
 from tests.notebooks.execute import (
@@ -112,6 +113,14 @@ def test_a_notebook_calls_the_library_in_short_cells_and_defines_nothing(path: P
         assert not defined, source
         code = [line for line in source.splitlines() if line and not line.startswith(("import ", "from "))]
         assert len(code) <= LONGEST_CELL or source in code_cells(path, "parameters"), source
+
+
+def test_a_collocation_without_a_bound_has_no_bounded_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = [cell for cell in code_cells(find_notebooks()["collocation"]) if "max_slowdown=" in cell]
+    monkeypatch.setattr(dp, "launch", None)
+    runs = {"naive": ["a run"]}
+    exec(source, {"dp": dp, "max_slowdown": None, "runs": runs})
+    assert runs == {"naive": ["a run"]}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
         MissingProfileError: the profile has no batch as small.
     """
     found = speedups(profile, gpus=gpus, global_batch=global_batch)
-    shares = global_batch // gpus
+    shares = per_gpu_batch(gpus, global_batch)
     figure = go.Figure(
         go.Bar(
             x=list(range(len(found))),
@@ -65,11 +65,21 @@ def speedups(profile: Profile, *, gpus: int, global_batch: int) -> dict[str, flo
         InvalidValueError: the batch cannot be divided among the GPUs.
         MissingProfileError: the profile has no batch as small.
     """
-    if gpus < 1 or global_batch % gpus:
-        raise InvalidValueError(
-            f"global_batch must be a multiple of the GPUs, got {global_batch} on {gpus} (for example {gpus or 1})"
-        )
+    share = per_gpu_batch(gpus, global_batch)
     return {
-        layer.name: profile.time(n, global_batch).total / profile.time(n, global_batch // gpus).total
+        layer.name: profile.time(n, global_batch).total / profile.time(n, share).total
         for n, layer in enumerate(profile.graph.layers)
     }
+
+
+def per_gpu_batch(gpus: int, global_batch: int) -> int:
+    """Returns the samples of each GPU.
+
+    Raises:
+        InvalidValueError: the batch cannot be divided among the GPUs.
+    """
+    if gpus < 1 or global_batch < 1 or global_batch % gpus:
+        raise InvalidValueError(
+            f"global_batch must be a multiple of the GPUs, got {global_batch} on {gpus} (for example {max(gpus, 1)})"
+        )
+    return global_batch // gpus
