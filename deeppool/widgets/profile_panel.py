@@ -12,6 +12,7 @@ import traitlets
 
 from deeppool import figures
 from deeppool.device.datasheet import GPUS
+from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.figures.batch_curves import MOST
@@ -74,10 +75,14 @@ class ProfilePanel(Panel):
         Args:
             model: argument of :func:`deeppool.profile`, or a profile.
             input_shape: shape of one sample, if the model is not captured yet.
-            device: ``auto``, ``cpu`` or ``cuda`` to measure; the name of a GPU (:func:`deeppool.estimate`) to estimate.
+            device: ``auto``, ``cpu``, ``cuda``, ``emulated`` or ``emulated:GPU`` to measure, as for
+                :func:`deeppool.profile`; the name of a GPU (:func:`deeppool.estimate`) to estimate.
             batch_sizes: per-GPU batch sizes.
             precision: as for :func:`deeppool.profile`.
             output: file of the profile; an interrupted measurement can then be resumed.
+
+        Raises:
+            InvalidValueError: an unknown device.
         """
         shown = model if isinstance(model, Profile) else None
         self._model: Any = shown.origin if shown is not None else model
@@ -123,7 +128,7 @@ class ProfilePanel(Panel):
         self, device: str, batch_sizes: Sequence[int], precision: Precision, output: str | Path | None
     ) -> None:
         self.device = ipywidgets.Dropdown(
-            description="times", options=(*MEASUREMENTS, *ESTIMATES), value=device, style=WIDE, layout={"width": "26em"}
+            description="times", options=_devices(device), value=device, style=WIDE, layout={"width": "26em"}
         )
         self.precision = ipywidgets.Dropdown(
             description="precision", options=PRECISIONS, value=precision, style=WIDE, layout={"width": "12em"}
@@ -251,6 +256,15 @@ class ProfilePanel(Panel):
             else:
                 made = figures.batch_curves(self._profile, self.table.selected, dark=self.dark)
             self.figure.draw(made)
+
+
+def _devices(chosen: str) -> tuple[tuple[str, str], ...]:
+    """Returns what the list of devices offers; an emulated one only if it was chosen."""
+    offered = (*MEASUREMENTS, *ESTIMATES)
+    if chosen in dict(offered).values():
+        return offered
+    find_kind(chosen, also=f"auto, {', '.join(GPUS)}")
+    return (*MEASUREMENTS, (f"measured here: {chosen}", chosen), *ESTIMATES)
 
 
 def describe(profile: Profile) -> str:

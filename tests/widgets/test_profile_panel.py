@@ -8,7 +8,7 @@ from torch import nn
 
 import deeppool as dp
 from deeppool import figures
-from deeppool.errors import DeviceUnavailableError, RunCancelledError
+from deeppool.errors import DeviceUnavailableError, InvalidValueError, RunCancelledError
 from deeppool.figures import theme
 from deeppool.graph.capture.capture import capture
 from deeppool.profiling.measure import sampling
@@ -165,6 +165,26 @@ def test_a_gpu_that_is_not_there_is_reported(model):
     with pytest.raises(DeviceUnavailableError):
         panel.profile  # noqa: B018
     assert "cuda" in panel.problem
+
+
+@pytest.mark.parametrize("device", ["emulated", "emulated:h200"])
+def test_it_measures_on_an_emulated_device_that_it_was_given(model, device):
+    panel = panel_of(model, device=device)
+    assert panel.row.start.description == "Measure"
+    assert panel.profile.device == device
+    assert panel.profile.provenance == dp.profile(model, device=device, batch_sizes=SIZES).provenance
+
+
+@pytest.mark.parametrize(
+    ("device", "phrase"),
+    [
+        ("h300", "device must be one of auto, a100-40, .* cpu, cuda, emulated, or emulated:GPU .* got 'h300'"),
+        ("emulated:h300", "no data sheet of the GPU 'h300' is known"),
+    ],
+)
+def test_an_unknown_device_is_refused(model, device, phrase):
+    with pytest.raises(InvalidValueError, match=phrase):
+        panel_of(model, device=device)
 
 
 # -- estimating -------------------------------------------------------------------------------------
