@@ -283,9 +283,10 @@ class RunRecord:
         loss = "" if emulated else f"; loss {format_losses(front.first_loss, front.last_loss)}"
         lines = [
             f"{self.model}: {self.where}, batch {self.global_batch}, policy {self.policy}{sharing}",
-            f"foreground   {format_seconds(front.iteration_time.p50)} an iteration "
-            f"(p99 {format_seconds(front.iteration_time.p99)}), alone "
-            f"{format_seconds(front.alone.iteration_time.p50)}: slowdown {format_percent(front.slowdown)}"
+            f"foreground   mean {format_seconds(front.iteration_time.mean)} an iteration "
+            f"(p50 {format_seconds(front.iteration_time.p50)}, p99 {format_seconds(front.iteration_time.p99)}), alone "
+            f"mean {format_seconds(front.alone.iteration_time.mean)} "
+            f"(p50 {format_seconds(front.alone.iteration_time.p50)}): slowdown {format_percent(front.slowdown)}"
             f"{format_interval(front.slowdown_margin)}; "
             f"planned {format_seconds(self.plan_iteration_time)}{' and the update' * (not self.plan_update_time)}",
             f"idle alone   {idle}{loss}",

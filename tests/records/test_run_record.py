@@ -32,7 +32,8 @@ def test_a_run_says_where_it_ran_how_long_both_jobs_took_and_who_idled() -> None
     lines = str(replace(run_of(), stages=(stage,))).splitlines()
     assert lines == [
         "tiny: 4 ranks on 2 cores of Test CPU (gloo), batch 64, policy priority",
-        "foreground   55 ms an iteration (p99 80 ms), alone 50 ms: slowdown +11.5 %; planned 46 ms and the update",
+        "foreground   mean 58 ms an iteration (p50 55 ms, p99 80 ms), alone mean 52 ms (p50 50 ms): slowdown +11.5 %; "
+        "planned 46 ms and the update",
         "idle alone   rank 0 20 %, rank 1 40 %, rank 2 60 %, rank 3 60 %; loss 2.300 → 2.000",
         "background   mobilenet_v2 at SCHED_IDLE: 30 samples/s, alone 100: harvest 30 %, which is 67 % of the idle "
         "time (stopped)",
