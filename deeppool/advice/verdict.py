@@ -147,8 +147,8 @@ def collocation_of(
     verdict, shown = _shown(total, half_width)
     why = (
         f"{format_ratio(total, half_width)} jobs' worth of training{shown}: the foreground at {share:.2f} of {over} "
-        f"(mean {format_seconds(front.iteration_time.mean)} an iteration, {front.slowdown:+.0%} by the background), the "
-        f"background at {background.harvest:.2f} of itself alone"
+        f"(mean {format_seconds(front.iteration_time.mean)} an iteration, {front.slowdown:+.0%} by the background), "
+        f"the background at {background.harvest:.2f} of itself alone"
     )
     return CollocationGain(total, half_width, verdict, why)
 

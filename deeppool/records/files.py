@@ -12,6 +12,9 @@ from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
 
+LONGEST = 200
+"""Bytes of the name of a run's file, without a number and ``.json``; file systems take 255, with a temporary file's."""
+
 KINDS = {
     "advice": ("deeppool.advice.record", "Advice"),
     "calibration": ("deeppool.device.calibration", "Calibration"),
@@ -69,7 +72,7 @@ def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
 def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     """Writes a run's record into a folder, which is created if missing, under a name that no file has yet.
 
-    The name has the models and the time: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``.
+    The name has the models and the time: ``run-2026-11-21T05-00-00-vgg16-resnet18.json``; long ones are cut off.
 
     Raises:
         DocumentError: it cannot be written.
@@ -81,6 +84,7 @@ def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
         raise DocumentError(f"cannot make the folder {target}: {error.strerror} (choose another folder)") from error
     background = "" if run.background is None else f"-{run.background.model}"
     name = re.sub(r"[^\w.-]+", "-", f"run-{run.date}-{run.model}{background}")
+    name = name.encode()[:LONGEST].decode(errors="ignore")
     path = target / f"{name}.json"
     for number in itertools.count(2):
         if not exists(path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deeppool.records.files import save_run
+from deeppool.records.files import load, save_run
 from deeppool.records.run_record import GovernorResult, StageTimes
 from deeppool.records.training_record import Attempt
 from tests.figures.records import run_of, training_of
@@ -25,6 +25,14 @@ def test_records_and_the_folder_of_runs_are_private_whatever_the_umask(tmp_path:
     finally:
         os.umask(before)
     assert [oct(x.stat().st_mode & 0o777) for x in (path.parent, path)] == ["0o700", "0o600"]
+
+
+def test_runs_of_models_with_long_names_are_saved_under_names_that_file_systems_take(tmp_path: Path) -> None:
+    long = replace(run_of(), model=f"mine.{'größe' * 60}:model")
+    first, second = save_run(long, tmp_path), save_run(long, tmp_path)
+    assert first != second
+    assert first.name.startswith("run-2026-11-21T05-00-00-mine.größe")
+    assert load(first) == load(second) == long
 
 
 def test_a_run_says_where_it_ran_how_long_both_jobs_took_and_who_idled() -> None:
