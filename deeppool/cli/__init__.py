@@ -10,6 +10,7 @@ share:
 
 conditions  options of simulations that deviate from the plan
 inputs      reads profiles and plans
+kept_inputs  no result replaces a file that its command reads
 options     options of several commands
 output      prints records and progress
 out_of_memory  this process has no memory left
@@ -37,6 +38,7 @@ from deeppool.cli.import_trace import import_trace
 from deeppool.cli.interference import interference
 from deeppool.cli.internal_errors import report_internal_error
 from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
+from deeppool.cli.kept_inputs import InputKeepingCommand
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
 from deeppool.cli.notebooks import evaluate, lab
@@ -81,9 +83,9 @@ GROUPS = {
 for group, commands in GROUPS.items():
     for command in commands:
         name = command.__name__.removesuffix("_files")
-        app.command(name, rich_help_panel=group)(command)
-cluster.command("simulate")(simulate_cluster)
-cluster.command("import")(import_trace)
+        app.command(name, cls=InputKeepingCommand, rich_help_panel=group)(command)
+cluster.command("simulate", cls=InputKeepingCommand)(simulate_cluster)
+cluster.command("import", cls=InputKeepingCommand)(import_trace)
 app.add_typer(cluster, name="cluster", rich_help_panel="Runs")
 
 

@@ -25,14 +25,11 @@ def show_files(
     """
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
-    from deeppool.errors import InvalidValueError
     from deeppool.records.files import load
 
     if html is not None:
         serialization.check_writable(html)
     records = [load(path) for path in files]
-    if html is not None and html.resolve() in {path.resolve() for path in files}:
-        raise InvalidValueError(f"the page would replace the record {html} (give --html another file)")
     if as_json:
         documents = [serialization.to_json(record) for record in records]
         print(json.dumps(documents[0] if len(documents) == 1 else {"records": documents}), flush=True)

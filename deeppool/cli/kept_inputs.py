@@ -1,0 +1,51 @@
+"""Commands that do not write their result over a file that they read."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from deeppool.base.paths import is_file
+from deeppool.errors import InvalidValueError
+
+WRITTEN = {"output": "-o", "html": "--html", "perfetto": "--perfetto"}
+"""Options for files that commands write, by the names of their parameters."""
+SAME_KIND = {("replan", "plan_file")}
+"""Commands with the parameters whose file the result may replace: it is the next one of its kind."""
+
+
+class InputKeepingCommand(TyperCommand):
+    """A command that refuses to write its result over one of its inputs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Checks the files, and runs the command.
+
+        Args:
+            ctx: typer's context of the call, of a class that it does not export.
+
+        Raises:
+            InvalidValueError: an option names one of the inputs as the file to write.
+        """
+        inputs = {path.resolve() for path in _inputs(ctx.info_name or "", ctx.params)}
+        for name, option in WRITTEN.items():
+            path = ctx.params.get(name)
+            if path is not None and Path(path).resolve() in inputs:
+                raise InvalidValueError(
+                    f"{option} {path} would replace a file that this command reads (give {option} another file)"
+                )
+        return super().invoke(ctx)
+
+
+def _inputs(command: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
+    """Yields the files among the values of a command's parameters.
+
+    A text without an ending is the name of a model, a GPU or a policy, of which a result may have been called.
+    """
+    for name, value in parameters.items():
+        if name in WRITTEN or (command, name) in SAME_KIND:
+            continue
+        for each in value if isinstance(value, list | tuple) else [value]:
+            named = isinstance(each, str) and (Path(each).suffix != "" or name == "profile_file")
+            if (named or isinstance(each, Path)) and is_file(each):
+                yield Path(each)
