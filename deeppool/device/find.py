@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def find_device(kind: str = "auto") -> Device:
+def find_device(kind: str = "auto", *, instead: str = "--device cpu") -> Device:
     """Returns the device of a kind; ``auto`` is CUDA where there is a GPU, else the CPU.
 
     ``emulated:h200`` is an H200 in virtual time, and so for each GPU of :mod:`deeppool.device.datasheet`.
+
+    Args:
+        kind: name of the kind.
+        instead: option that selects the CPU, for the message of the error.
 
     Raises:
         DeviceUnavailableError: CUDA was requested and is not available.
@@ -27,7 +31,7 @@ def find_device(kind: str = "auto") -> Device:
         return emulated_device(emulated_sheet(kind))
     problem = cuda_problem() if kind != "cpu" else None
     if kind == "cuda" and problem:
-        raise DeviceUnavailableError(f"cuda was requested, {problem} (use --device cpu, or see: deeppool env)")
+        raise DeviceUnavailableError(f"cuda was requested, {problem} (use {instead}, or see: deeppool env)")
     return CpuDevice() if kind == "cpu" or problem else CudaDevice()
 
 

@@ -168,7 +168,7 @@ def _device(backend: str) -> Device:
     kinds = {"auto": "auto"} | {kind.backend: kind.name for kind in KINDS.values() if not kind.emulated}
     if backend not in kinds:
         raise InvalidValueError(f"backend must be one of {', '.join(kinds)}, got '{backend}'")
-    return find_device(kinds[backend])
+    return find_device(kinds[backend], instead="--backend gloo")
 
 
 def _checked(sizes: Sequence[int], seconds: float) -> tuple[int, ...]:

@@ -236,7 +236,7 @@ def test_what_cannot_be_measured_is_refused_before_a_process_starts(arguments, e
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_nccl_without_a_gpu_is_refused():
-    with pytest.raises(DeviceUnavailableError, match="cuda was requested"):
+    with pytest.raises(DeviceUnavailableError, match=r"cuda was requested, .*use --backend gloo, or see: deeppool env"):
         dp.measure_network(2, backend="nccl")
 
 
