@@ -120,7 +120,8 @@ def load_task(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
         job = job_from(setup["job"])
         return synthetic_task(job, place, folder), job.batch
     place_sockets_in(folder)
-    return user_task(load_job(setup.get("saved_job", folder)), setup["batch"], place), setup["batch"]
+    saved, batch = load_job(setup.get("saved_job", folder)), setup["batch"]
+    return user_task(saved, batch, place, background=True), batch
 
 
 def _finite(loss: float | None) -> float | None:

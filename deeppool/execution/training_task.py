@@ -43,14 +43,17 @@ class TrainingTask:
     """Hash of the order of a dataset's samples, which must be the same on every rank."""
 
 
-def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None) -> TrainingTask:
+def user_task(
+    job: TrainingJob, batch: int, place: torch.device, plan: Plan | None = None, *, background: bool = False
+) -> TrainingTask:
     """Returns the task of a user's training job.
 
     Args:
         job: training job of the user.
         batch: samples of an iteration, over all ranks.
         place: device of the model.
-        plan: plan of which this process is a rank; None: it is a background job.
+        plan: plan of which this process is a rank; None: of none.
+        background: whether it is a background job.
 
     Raises:
         CaptureError: the model cannot become a graph.
@@ -63,7 +66,7 @@ def user_task(job: TrainingJob, batch: int, place: torch.device, plan: Plan | No
         _check_no_sync_batch_norm(module)
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
     dataset = job.dataset()
-    reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler)
+    reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler, background=background)
     target = None if job.loss is None else example_target(dataset)
     captured = _capture(module, place, inputs, plan, job.loss, target)
     reader.check = BatchCheck(captured, batch)

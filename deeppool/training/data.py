@@ -58,7 +58,15 @@ def _size(dataset: Dataset[Any]) -> int:
 class SampleOrder:
     """Positions in a dataset of every sample of every global batch; each epoch drops an incomplete last batch."""
 
-    def __init__(self, size: int, global_batch: int, seed: int, draw: Callable[[int], list[int]] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        global_batch: int,
+        seed: int,
+        draw: Callable[[int], list[int]] | None = None,
+        *,
+        background: bool = False,
+    ) -> None:
         """Sets the order.
 
         Args:
@@ -66,11 +74,19 @@ class SampleOrder:
             global_batch: samples of a batch.
             seed: seed of the default order.
             draw: returns the order of an epoch; None: the default order.
+            background: whether it is a background job, whose batch is no plan's, for the message of the error.
+
+        Raises:
+            InvalidValueError: an epoch has no batch.
         """
         if size < global_batch:
+            needed, step = (
+                ("a batch of the background", "choose a smaller one: --background-batch, or batch of its BackgroundJob")
+                if background
+                else ("a global batch", "plan for a smaller batch")
+            )
             raise InvalidValueError(
-                f"the {'sampler' if draw else 'dataset'} has {size} samples, a global batch is {global_batch} "
-                "(plan for a smaller batch)"
+                f"the {'sampler' if draw else 'dataset'} has {size} samples, {needed} is {global_batch} ({step})"
             )
         self.size, self.global_batch, self.seed = size, global_batch, seed
         self._draw = draw or self._permutation
@@ -100,7 +116,14 @@ class ShardReader:
     """Reader of one rank's shards, each through a loader of torch that prefetches."""
 
     def __init__(
-        self, dataset: Dataset[Any], global_batch: int, seed: int, workers: int, sampler: MakeSampler | None = None
+        self,
+        dataset: Dataset[Any],
+        global_batch: int,
+        seed: int,
+        workers: int,
+        sampler: MakeSampler | None = None,
+        *,
+        background: bool = False,
     ) -> None:
         """Sets the dataset and its order.
 
@@ -110,11 +133,14 @@ class ShardReader:
             seed: seed of the order.
             workers: prefetching processes per shard.
             sampler: makes a sampler of each epoch; None: the default order.
+            background: whether a background job reads it.
         """
         size = _size(dataset)
         self.dataset, self.workers = dataset, workers
         epochs = None if sampler is None else SampledEpochs(sampler, dataset, seed)
-        self.order = SampleOrder(size if epochs is None else epochs.size, global_batch, seed, epochs)
+        self.order = SampleOrder(
+            size if epochs is None else epochs.size, global_batch, seed, epochs, background=background
+        )
         self.check: Callable[[Samples], None] = lambda samples: None
         """Raises for samples that the model or its loss cannot take."""
         self._loaders: dict[range, Iterator[Samples]] = {}

@@ -141,6 +141,14 @@ def test_progress_is_reported_at_intervals(tmp_path: Path, monkeypatch: pytest.M
     assert launcher.answers[-1][1]["first_loss"] is not None
 
 
+def test_a_batch_beyond_the_samples_is_the_backgrounds_not_the_plans(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidValueError,
+        match=r"has 20 samples, a batch of the background is 25 \(choose a smaller one: --background-batch, or",
+    ):
+        start(training(), tmp_path, batch=25)
+
+
 def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
     serve(start(training(), tmp_path), tmp_path / "kept", steps=1)
     other = start(training(), tmp_path, batch=BATCH + 1)
