@@ -186,7 +186,8 @@ class Rank:
             recorded.append(self.trainer.recorded)
             computed.append(self.trainer.computed)
             if self.rank == 0 or message["report_all"]:
-                reports.add(self._report_of(losses[-1], times[-1]))
+                complete = not self.trainer.step.pending()
+                reports.add(self._report_of(losses[-1], times[-1]), complete=complete)
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
         self.trainer.drain()
         reports.close()

@@ -1,7 +1,8 @@
-"""Reports of a rank's updates to the launcher, each once it is known whether the update was made or skipped.
+"""Reports of a rank's updates to the launcher, each once the update is complete: made, or known to be skipped.
 
-A GPU that trains in fp16 may decide that by itself (see ``training.update``), and the host knows in the next iteration.
-If it asked at once, it would wait for the device, which would then have nothing to do until the host has launched more.
+By a plan of transfers the next iteration completes an update. A GPU that trains in fp16 may decide by itself whether
+one is made (see ``training.update``), and the host knows in the next iteration. If it asked at once, it would wait for
+the device, which would then have nothing to do until the host has launched more.
 """
 
 from collections.abc import Callable
@@ -25,13 +26,19 @@ class UpdateReports:
         self._update, self._send = update, send
         self._skips = update.skips
         self._held: Report | None = None
-        """That of an update which is not decided."""
+        """That of an update which is not complete or not decided."""
 
-    def add(self, report: Report) -> None:
-        """Sends the report of the update before, if it was held back, and of this one, if it is decided."""
+    def add(self, report: Report, *, complete: bool = True) -> None:
+        """Sends the report of the update before, if it was held back, and of this one, if it is decided.
+
+        Args:
+            report: that of the last iteration.
+            complete: whether its update is, apart from an outcome that the device knows; else the next iteration, or
+                what is called before :meth:`close`, completes it.
+        """
         self._send_held()
         self._held = report
-        if self._update.decided:
+        if complete and self._update.decided:
             self._send_held()
 
     def close(self) -> None:

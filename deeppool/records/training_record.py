@@ -70,7 +70,7 @@ class Metrics:
     seconds: float
     samples_per_second: float
     learning_rate: float | None
-    """Learning rate of the first parameter group, or None."""
+    """Learning rate of the first parameter group after the update and the schedule's step, or None."""
 
     def __str__(self) -> str:
         return (

@@ -46,3 +46,18 @@ def test_reports_are_in_order_with_their_own_outcome_and_wait_for_nothing() -> N
     assert sent[3:] == [(3, False), (4, True)]
     reports.close()
     assert len(sent) == 5
+
+
+def test_an_update_that_the_next_iteration_completes_is_reported_after_it() -> None:
+    update, sent = FakeUpdate(), list[int]()
+    reports = UpdateReports(update, lambda report, _: sent.append(report["step"]))  # type: ignore[arg-type]
+    reports.add({"step": 0})
+    reports.add({"step": 1}, complete=False)
+    assert sent == [0]
+    reports.add({"step": 2}, complete=False)
+    assert sent == [0, 1]
+    reports.add({"step": 3})
+    assert sent == [0, 1, 2, 3]
+    reports.add({"step": 4}, complete=False)
+    reports.close()
+    assert sent == [0, 1, 2, 3, 4]

@@ -197,6 +197,7 @@ def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous
         states.append([load_weights(folder / step) for step in ("step-000004", "step-000006")])
     for record, found in zip(records[1:], states[1:], strict=True):
         assert losses(record) == pytest.approx(losses(records[0]), rel=1e-4)
+        assert [m.learning_rate for m in record.metrics] == [m.learning_rate for m in records[0].metrics]
         for default, planned in zip(states[0], found, strict=True):
             for name, value in default.items():
                 if value.is_floating_point():
