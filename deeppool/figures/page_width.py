@@ -21,6 +21,8 @@ LEGEND_SYMBOL = 46
 """Width of a legend entry beside its text."""
 HEADING_LINES = 2
 """Lines of a panel's heading that a figure has room for."""
+HEADING_SIZE = 12
+"""Size of the font of which these are the widths and heights."""
 
 
 def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
@@ -93,17 +95,19 @@ def _headings(
     height: float = original["height"] - original["margin"]["t"] - original["margin"]["b"]
     # From the top to the bottom; axes of one panel share a domain.
     tops = sorted({domain[1] for domain in original["domains"].values()}, reverse=True)
-    lines = dict.fromkeys(tops, HEADING_LINES)
+    extra = dict.fromkeys(tops, 0.0)
     wrapped = []
     for each in original["annotations"]:
         top = next((top for top in tops if _is_heading(each, top)), None)
         if top is None:
             wrapped.append(each)
             continue
-        text = _wrapped(each["text"], room / CHARACTER)
-        lines[top] = max(lines[top], text.count("<br>") + 1)
+        size = (each.get("font") or {}).get("size", HEADING_SIZE) / HEADING_SIZE
+        beside = [x for x in original["annotations"] if _is_heading(x, top)]
+        text = _wrapped(each["text"], _heading_room(each, beside, room) / (CHARACTER * size))
+        before = each["text"].count("<br>") + 1 if _is_centred(each) else HEADING_LINES
+        extra[top] = max(extra[top], HEADING_LINE * size * (text.count("<br>") + 1 - before))
         wrapped.append({**each, "text": text})
-    extra = {top: HEADING_LINE * (count - HEADING_LINES) for top, count in lines.items()}
     rise = extra.get(tops[0], 0) if tops else 0
     grown = sum(extra[top] for top in tops[1:])
     if not grown:
@@ -130,9 +134,23 @@ def _is_heading(annotation: dict[str, Any], top: float) -> bool:
     """Whether an annotation is the heading of a panel whose top is there."""
     return (
         annotation.get("xref") == annotation.get("yref") == "paper"
-        and annotation.get("align") == "left"
+        and (annotation.get("align") == "left" or _is_centred(annotation))
         and math.isclose(annotation.get("y", -1.0), top)
     )
+
+
+def _is_centred(annotation: dict[str, Any]) -> bool:
+    """Whether an annotation is centred above a place, as plotly's titles of panels side by side are."""
+    return annotation.get("xanchor") == "center" and annotation.get("yanchor") == "bottom"
+
+
+def _heading_room(heading: dict[str, Any], beside: list[dict[str, Any]], room: float) -> float:
+    """Returns the pixels that a heading may use beside others, and up to the ends of all panels."""
+    if not _is_centred(heading):
+        return room
+    others = [abs(each["x"] - heading["x"]) for each in beside if each is not heading and _is_centred(each)]
+    share: float = min(2 * heading["x"], 2 * (1 - heading["x"]), *others)
+    return room * share
 
 
 def _legend_rows(figure: go.Figure, room: float) -> int:

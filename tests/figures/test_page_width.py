@@ -18,6 +18,7 @@ def figures() -> dict[str, go.Figure]:
         "timeline": dp.figures.timeline(run_of()),
         "layers": dp.figures.layers(two_layer_plan()),
         "curves": dp.figures.batch_curves(dp.find_profile("vgg16-cpu")),
+        "collocation": dp.figures.collocation(run_of()),
     }
 
 
@@ -74,6 +75,26 @@ def test_headings_stay_at_their_panels_and_do_not_reach_into_the_panel_above() -
     legend_rows = 3
     above = layout.margin.t - 15 * (first.text.count("<br>") + 1)
     assert above >= (1 - layout.legend.y) * layout.height + 19 * legend_rows - 19
+
+
+@pytest.mark.parametrize("width", [360, 500, 760, WIDE])
+def test_headings_of_panels_side_by_side_are_not_cut_and_do_not_overlap(width: int) -> None:
+    before = figures()["collocation"]
+    after = fitted(before, width)
+    ends = []
+    for each, original in zip(after.layout.annotations, before.layout.annotations, strict=True):
+        assert words(each.text) == words(original.text)
+        # Their font has 14 pixels, that of the other texts 12.
+        half = CHARACTER * 14 / 12 * max(map(len, each.text.split("<br>"))) / 2
+        ends += [each.x * (width - MARGIN) - half, each.x * (width - MARGIN) + half]
+    assert [0, *ends, width - MARGIN] == sorted([0, *ends, width - MARGIN])
+
+
+def test_headings_of_panels_side_by_side_do_not_reach_into_the_legend() -> None:
+    layout = fitted(figures()["collocation"], 360).layout
+    lines, legend_rows = 3, 5
+    assert {each.text.count("<br>") + 1 for each in layout.annotations} == {lines}
+    assert layout.margin.t - 17 * lines >= (1 - layout.legend.y) * layout.height + 19 * legend_rows - 19
 
 
 def test_a_figure_is_fitted_again_from_what_it_was() -> None:
