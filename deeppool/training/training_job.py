@@ -46,7 +46,9 @@ class Training:
     clip_norm: float | None = None
     """Maximum norm of all gradients together, as in ``torch.nn.utils.clip_grad_norm_``."""
     synchronise_batch_norm: bool = False
-    """Whether BatchNorm's statistics are over all shards of the batch; False: over each shard, as in DDP."""
+    """Whether BatchNorm's statistics are over all shards of the batch; False: over each shard, as in DDP.
+
+    Running statistics of an InstanceNorm are those of one rank's shards in either case; no update depends on them."""
     seed: int = 0
     """Seed of weights, of the order of samples and of dropout's masks."""
 
