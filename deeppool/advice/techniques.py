@@ -13,7 +13,6 @@ from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round
 from deeppool.interleaving.wavelet.predict import tick_tock_costs
 from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
 from deeppool.planning.evaluate.memory import memory_model
-from deeppool.planning.noise import KEPT
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.optimality import optimality_factor
@@ -50,10 +49,10 @@ def judge(technique: str, gain: float, error: float | None, evidence: str, next_
 def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: str) -> Finding:
     """Judges the fastest plan, which the command makes."""
     step = f"{plan_command} -o burst-plan.json"
-    if (kept := next((caveat for caveat in fastest.caveats if KEPT in caveat), None)) is not None:
+    if fastest.data_parallel_kept:
         # No plan is faster than DDP by more than the claim.
         verdict: Verdict = "no" if optimality_factor(fastest.optimality) < WORTH else "unknown"
-        return Finding("burst parallelism", verdict, None, kept, f"another profile, then {step}")
+        return Finding("burst parallelism", verdict, None, fastest.caveats[-1], f"another profile, then {step}")
     gain = baseline.seconds / fastest.iteration_time
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:

@@ -15,9 +15,6 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.profiling.table import Profile
 
-KEPT = "DDP is kept"
-"""What the caveat of a plan says that is data parallelism for this reason."""
-
 
 def profile_noise(profile: Profile, batch: int) -> float:
     """Returns the relative error of an iteration's time that a profile's own checks show.
@@ -65,6 +62,6 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
         return plan
     caveat = (
         f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), the profile's layers deviate by "
-        f"{100 * noise:.1f} % from its iterations: {KEPT} (profile longer, on an idle machine, to tell more)"
+        f"{100 * noise:.1f} % from its iterations: DDP is kept (profile longer, on an idle machine, to tell more)"
     )
-    return replace(kept, caveats=(*kept.caveats, caveat))
+    return replace(kept, caveats=(*kept.caveats, caveat), data_parallel_kept=True)

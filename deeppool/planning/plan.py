@@ -107,6 +107,9 @@ class Plan:
     """Granularity of the layers: a run captures the model in the same way."""
     caveats: tuple[str, ...] = ()
     """Uncertainties of the layer times in use, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
+    data_parallel_kept: bool = False
+    """Whether it is data parallelism because the fastest plan gains less than the profile's noise; the last caveat says
+    by how much."""
     error: float | None = None
     """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
