@@ -43,7 +43,7 @@ each layer's update on g of N GPUs adds g / N of its seconds.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -119,17 +119,30 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
             continue
         other, least = _cheapest(tree, prices)
         best, bound = min(best, other, key=_time), max(bound, least)
-    if _time(best) > bound * NEAR and any(branching_blocks(tree)):
-        # A branch may have nothing to hide its all-reduces behind.
-        found = search(costs, limit)
-        best = min(best, Placement(costs, found.choices, found.starts), key=_time)
-    if _time(best) > bound * PROVED:
-        partitions = (search_partitions(costs, plan.options, limit) for plan in (best, first))
-        others = (Placement(costs, found.choices, found.starts) for found in partitions)
-        permitted = partial(keep_limit, limit)
-        starts = [best, *(plan for plan in others if permitted(plan, range(len(plan.options))))]
-        best = min((climb(plan, permitted) for plan in dict.fromkeys(starts)), key=_time)
+    if _time(best) > bound * NEAR:
+        best = _improved(costs, tree, limit, [best, first], bound)
     return _result(best, bound)
+
+
+def _improved(
+    costs: CostTable, tree: Series, limit: float | None, plans: Sequence[Placement], bound: float
+) -> Placement:
+    """Returns the best of some plans, that of the paper's model, and what small changes make of them."""
+    found = [*plans]
+    if any(branching_blocks(tree)):
+        # A branch may have nothing to hide its all-reduces behind.
+        paper = search(costs, limit)
+        found.append(Placement(costs, paper.choices, paper.starts))
+    best = min(found, key=_time)
+    if _time(best) <= bound * PROVED:
+        return best
+    permitted, starts = partial(keep_limit, limit), [best]
+    for plan in (best, plans[-1]):
+        divided = search_partitions(costs, plan.options, limit)
+        other = Placement(costs, divided.choices, divided.starts)
+        if permitted(other, range(len(other.options))):
+            starts.append(other)
+    return min((climb(plan, permitted) for plan in dict.fromkeys(starts)), key=_time)
 
 
 def _near_powers(costs: CostTable) -> list[int]:
