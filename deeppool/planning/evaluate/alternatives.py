@@ -30,7 +30,7 @@ def alternative_costs(
     for option, count in enumerate(costs.gpu_counts):
         if option == placement.options[index] or count > placement.free_widths[index]:
             continue
-        other = placement.with_option(range(index, index + 1), option)
+        other = placement.with_option([index], option)
         after = amplifications(other)
         over = [
             costs.graph.layers[i].name

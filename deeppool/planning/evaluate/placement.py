@@ -1,6 +1,6 @@
 """Placement: the cost of each layer on its GPUs, and the effect of a change to one layer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -133,10 +133,14 @@ class Placement:
         overlap, computing = self.costs.overlap, self.costs.network.sync_computing
         return schedule(self.order, self.gpus, self.layer_times, overlap_sync=overlap, sync_computing=computing)
 
-    def with_option(self, layers: range, option: int) -> "Placement":
-        """Returns the same placement with another GPU count for some layers in a row."""
-        before, after = self.options[: layers.start], self.options[layers.stop :]
-        other = replace(self, options=(*before, *(option,) * len(layers), *after))
+    def with_option(self, layers: Collection[int], option: int, start: int | None = None) -> "Placement":
+        """Returns the same placement with another GPU count for some layers, and another first GPU if one is given."""
+        options, starts = list(self.options), list(self.starts)
+        for layer in layers:
+            options[layer] = option
+            if start is not None:
+                starts[layer] = start
+        other = replace(self, options=tuple(options), starts=tuple(starts))
         # Of what is known here only the transfers of these layers and of their readers change.
         incoming = list(self._incoming)
         for each in {*layers, *(reader for layer in layers for reader in self.readers[layer])}:

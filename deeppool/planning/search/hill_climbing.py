@@ -1,14 +1,19 @@
-"""Hill climbing from a plan: layers on other GPU counts, one or several in a row, while an iteration becomes faster.
+"""Hill climbing from a plan: small changes while an iteration becomes faster.
 
 It follows a search whose plan may be far from the optimum. Each change is timed by the schedule, with the buckets of a
-run and the all-reduces of branches that run side by side, of which the search itself knows less. First GPUs stay.
+run and the all-reduces of branches that run side by side, of which the search itself knows less. A change gives
+
+    layers, one or several in a row      the next GPU count, or that of the layer before or after them
+    a branch                             the GPUs of another one, or about as many as it has behind those of one
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
 
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE, amplification
+from deeppool.graph.series_parallel import branching_blocks, layers_of
 from deeppool.planning.evaluate.placement import Placement
 
 MOST_TIMED = 200_000
@@ -16,9 +21,10 @@ MOST_TIMED = 200_000
 LEAST_GAIN = 1e-4
 """Relative gain from which a change is made."""
 
-
 Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
+Change = tuple[Collection[int], int, int | None]
+"""Layers, the index of their GPU count, and their first GPU; None: as before."""
 
 
 def climb(plan: Placement, permitted: Permitted) -> Placement:
@@ -28,35 +34,57 @@ def climb(plan: Placement, permitted: Permitted) -> Placement:
         plan: where to start; it is permitted.
         permitted: whether a change is.
     """
-    left, number = MOST_TIMED // len(plan.options), -1
-    while number:
-        number = 0
-        for layers, option in list(_changes(plan.options, len(plan.costs.gpu_counts))):
-            if not left:
-                return plan
-            other = plan.with_option(layers, option)
-            changed = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
-            free = all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
-            if other.options == plan.options or not free or not permitted(other, changed):
-                continue
-            cancellation.check()
-            left -= 1
-            if other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN):
-                plan, number = other, number + 1
+    left, before = MOST_TIMED // len(plan.options), None
+    while plan is not before:
+        before = plan
+        for changes in (_counts, _places):
+            for layers, option, start in list(changes(plan)):
+                if not left:
+                    return plan
+                other = plan.with_option(layers, option, start)
+                changed = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
+                if not _fits(other, plan, layers, start) or not permitted(other, changed):
+                    continue
+                cancellation.check()
+                left -= 1
+                if other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN):
+                    plan = other
     return plan
 
 
-def _changes(options: tuple[int, ...], count: int) -> Iterator[tuple[range, int]]:
-    """Yields layers and another option for them: the next one up or down, or that of a layer before or after them."""
-    runs, end = [], 0
+def _counts(plan: Placement) -> Iterator[Change]:
+    """Yields other GPU counts for layers in a row of one count, and for each layer."""
+    options, count, end = plan.options, len(plan.costs.gpu_counts), 0
+    runs = []
     for _, run in groupby(options):
-        end, start = end + len(list(run)), end
+        start, end = end, end + len(list(run))
         runs.append(range(start, end))
     for layers in [*(run for run in runs if len(run) > 1), *(range(layer, layer + 1) for layer in range(len(options)))]:
         option = options[layers[0]]
         beside = options[max(layers[0] - 1, 0)], options[min(layers[-1] + 1, len(options) - 1)]
         for other in sorted({option - 1, option + 1, *beside} - {option, -1, count}):
-            yield layers, other
+            yield layers, other, None
+
+
+def _places(plan: Placement) -> Iterator[Change]:
+    """Yields other GPUs for the branches of each block: those of another one, and about as many behind one."""
+    every = range(len(plan.costs.gpu_counts))
+    for block in branching_blocks(plan.tree):
+        inside = {(plan.starts[layer], plan.options[layer]) for layer in layers_of(block)}
+        behind = {start + plan.costs.gpu_counts[option] for start, option in inside}
+        for branch in block.branches:
+            layers = tuple(layers_of(branch))
+            own = {(plan.starts[layer], plan.options[layer]) for layer in layers}
+            counts = {option + step for _, option in own for step in (-1, 0, 1)} & set(every)
+            for start, option in sorted({*inside, *itertools.product(behind, counts)} - own):
+                yield layers, option, start
+
+
+def _fits(other: Placement, plan: Placement, layers: Iterable[int], start: int | None) -> bool:
+    """Returns whether all layers have GPUs that nothing else uses at the same time, where some are changed."""
+    if start is not None:
+        return all(other.gpu_count(layer) <= width for layer, width in enumerate(other.free_widths))
+    return all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
 
 
 def keep_limit(limit: float | None, plan: Placement, layers: Iterable[int]) -> bool:

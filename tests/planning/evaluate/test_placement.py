@@ -99,7 +99,7 @@ def placements(shape, number):
     made = Placement(costs, found.choices, found.starts)
     layer = rng.randrange(len(found.choices))
     fitting = [option for option, count in enumerate(costs.gpu_counts) if count <= made.free_widths[layer]]
-    return definition, made, layer, made.with_option(range(layer, layer + 1), rng.choice(fitting))
+    return definition, made, layer, made.with_option([layer], rng.choice(fitting))
 
 
 def places(placement):

@@ -55,7 +55,7 @@ def test_a_count_is_over_the_limit_of_the_iteration_if_the_plan_with_it_is(probl
     now = Placement(costs, tuple(map(costs.gpu_counts.index, counts)), starts)
     for index, layer in enumerate(made.layers):
         for cost in layer.alternatives:
-            then = now.with_option(range(index, index + 1), costs.gpu_counts.index(cost.gpu_count)).gpu_seconds
+            then = now.with_option([index], costs.gpu_counts.index(cost.gpu_count)).gpu_seconds
             kept = then <= limit * made.single_gpu_iteration_time * (1 + ROUNDING)
             assert cost.over_limit == (() if kept else (WHOLE_ITERATION,))
 
