@@ -14,6 +14,7 @@ from itertools import groupby
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.graph.series_parallel import branching_blocks, layers_of
+from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.placement import Placement
 
 MOST_TIMED = 200_000
@@ -82,9 +83,17 @@ def _places(plan: Placement) -> Iterator[Change]:
 
 def _fits(other: Placement, plan: Placement, layers: Iterable[int], start: int | None) -> bool:
     """Returns whether all layers have GPUs that nothing else uses at the same time, where some are changed."""
-    if start is not None:
-        return all(other.gpu_count(layer) <= width for layer, width in enumerate(other.free_widths))
-    return all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
+    if start is None:
+        return all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
+    # Branches that share a GPU run one after another, from one first GPU on.
+    groups = (
+        {other.starts[block.branches[number].layers[0]] for number in group}
+        for block in branching_blocks(other.tree)
+        for group in concurrent_branches(block, other.gpus)
+    )
+    return all(other.gpu_count(layer) <= width for layer, width in enumerate(other.free_widths)) and all(
+        len(starts) == 1 for starts in groups
+    )
 
 
 def keep_limit(limit: float | None, plan: Placement, layers: Iterable[int]) -> bool:

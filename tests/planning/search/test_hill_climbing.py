@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.collectives.buckets import ALONE_BYTES
+from deeppool.graph.series_parallel import branching_blocks, layers_of
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search import hill_climbing
 from deeppool.planning.search.hill_climbing import climb, keep_limit
@@ -80,5 +81,12 @@ def test_a_changed_plan_is_no_slower_keeps_the_limit_and_shares_no_gpu(problem, 
     assert after.iteration_time <= before.iteration_time
     assert keep_limit(limit, after, range(len(after.options)))
     assert all(after.gpu_count(layer) <= width for layer, width in enumerate(after.free_widths))
+    for block in branching_blocks(after.tree):
+        groups: dict[int, set[int]] = {}
+        for branch in block.branches:
+            gpus = {gpu for layer in layers_of(branch) for gpu in after.gpus[layer]}
+            groups.setdefault(after.starts[branch.layers[0]], set()).update(gpus)
+        used = [gpu for gpus in groups.values() for gpu in gpus]
+        assert len(used) == len(set(used))
     # As timed from nothing, and not from what was known of the plan before.
     assert Placement(costs, after.options, after.starts).iteration_time == after.iteration_time
