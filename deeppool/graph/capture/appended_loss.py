@@ -1,5 +1,6 @@
 """Appends the loss to a captured program, which then maps (inputs, target) to the loss."""
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -19,6 +20,10 @@ from deeppool.graph.capture.mean_over_samples import check_mean
 from deeppool.graph.capture.regions import inline_regions
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+SCORES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Numbers of which there is a cross-entropy."""
 
 
 class _LossModule(nn.Module):
@@ -63,6 +68,8 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
             "(return the scores first, or as .logits)"
         )
     of_tokens = _scores_tokens(program, scores)
+    if loss is None and target is None and structure.is_leaf() and _are_scores(values[0].meta["val"]):
+        return _append_default(program, values[0], output, of_tokens)
     candidates = list(_candidates(scores, of_tokens))[: None if loss else 1]
     if target is not None:
         candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
@@ -80,6 +87,53 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
     assert isinstance(loss_program, fx.GraphModule)
     inline_regions(loss_program)
     return _append(program, loss_program, values, output)
+
+
+def _are_scores(value: torch.Tensor) -> bool:
+    """Whether a fake tensor of samples has classes, in numbers of which there is a cross-entropy."""
+    sizes = value.shape[1:]
+    return value.device.type == "cpu" and value.dtype in SCORES and len(sizes) > 0 and min(sizes) > 0
+
+
+def _append_default(program: fx.GraphModule, scores: fx.Node, output: fx.Node, of_tokens: bool) -> set[str]:
+    """Replaces scores as the only output by the default loss of them; returns its symbol for the batch.
+
+    The nodes are those of an export of the loss, which takes more than half of the time of a small model's capture.
+    """
+    graph, fake = program.graph, _target_of_export()
+    _, *sizes = scores.meta["val"].shape
+    value = fake.new_empty((fake.shape[0], *sizes), dtype=scores.meta["val"].dtype)
+    last_input = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(last_input):
+        target = graph.placeholder("target")
+    target.meta["val"] = fake.new_empty((fake.shape[0], *(sizes[:-1] if of_tokens else sizes[1:])))
+
+    def call(function: Any, arguments: tuple[Any, ...], result: torch.Tensor) -> fx.Node:
+        node = graph.create_node("call_function", function, arguments, name=function.overloadpacket.__name__)
+        node.meta = {"val": result, "nn_module_stack": {"loss": ("loss", "loss")}}
+        return node
+
+    aten, compared = torch.ops.aten, (scores, target)
+    with graph.inserting_before(output):
+        if of_tokens:
+            flat = call(aten.flatten.using_ints, (scores, 0, -2), value.flatten(0, -2))
+            compared = (flat, call(aten.flatten.using_ints, (target,), target.meta["val"].flatten()))
+        graph.output(call(aten.cross_entropy_loss.default, compared, value.new_empty(())))
+    graph.erase_node(output)
+    graph.set_codegen(fx.graph.CodeGen())
+    program.recompile()
+    return {str(fake.shape[0])}
+
+
+@functools.cache
+@torch.inference_mode(False)
+def _target_of_export() -> torch.Tensor:
+    """Returns the fake target of an exported default loss: the batch's symbol is part of the signatures of layers."""
+    examples = torch.zeros(EXAMPLE_BATCH, 2), torch.zeros(EXAMPLE_BATCH, dtype=torch.int64)
+    exported = _export_with(_LossModule(classification_loss, pytree.tree_structure(0)), examples)
+    *_, target = (node for node in exported.graph.nodes if node.op == "placeholder")
+    found: torch.Tensor = target.meta["val"]
+    return found
 
 
 def _check_gradients(

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 import deeppool as dp
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.execution.training_task import user_task
+from deeppool.graph.capture import appended_loss
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.coverage import coverage
 from deeppool.graph.capture.losses import token_loss
@@ -160,6 +161,24 @@ def test_a_loss_is_taken_if_two_shards_have_its_gradients_and_refused_otherwise(
     *_, found = (node.meta["val"] for node in captured.program.graph.nodes if node.op == "placeholder")
     assert (tuple(found.shape[1:]), found.dtype) == (tuple(target.shape[1:]), target.dtype)
     assert torch.allclose(gradients_of_shards(captured.program, model, x, target), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["classes", "pixels", "tokens", "double"])
+def test_the_default_loss_is_appended_as_an_export_of_it_would_be(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {"classes": vector(4), "pixels": image(4), "tokens": (Tokens(), TOKENS), "double": vector(4)}
+    model, shape = cases[kind]
+    dtype = torch.int64 if kind == "tokens" else torch.float64 if kind == "double" else torch.float32
+    model.to(torch.float64 if kind == "double" else torch.float32)
+
+    def found() -> tuple:
+        captured = capture(model, shape, input_dtype=dtype, granularity="operator")
+        values = [(node.name, str(node.meta.get("val"))) for node in captured.program.graph.nodes]
+        return captured.graph, captured.batch_symbols, captured.program.code, values
+
+    appended = found()
+    monkeypatch.setattr(appended_loss, "_are_scores", lambda value: False)
+    # Signatures of layers name the symbols in their shapes.
+    assert appended == found()
 
 
 @pytest.mark.parametrize(
