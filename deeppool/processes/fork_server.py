@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -70,6 +71,7 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             gc.enable()
+            _leave_finalizers()
             self._detach(descriptors)
             return lambda: _run_module(**request)
         for descriptor in descriptors:
@@ -194,6 +196,12 @@ def _run_module(
     _exit(0)
 
 
+def _leave_finalizers() -> None:
+    """Leaves what is finalized when Python exits to the server: each fork would take torch's libraries apart."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+
+
 def _exit(code: int) -> NoReturn:
     """Ends as Python does, without freeing torch's modules, which takes seconds."""
     atexit._run_exitfuncs()
@@ -251,3 +259,4 @@ def main(link: int, lifeline: int) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
+    _exit(0)

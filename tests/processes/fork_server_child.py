@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 
 import psutil
@@ -29,7 +30,7 @@ before_forks.register(tempfile.gettempdir)
 
 def main() -> None:
     commands = CommandChannel()
-    atexit.register(mark_exit)
+    atexit.register(mark, "exit-handler-ran")
     while (command := commands.next()["command"]) != "exit":
         if command == "describe":
             commands.answer("description", **describe())
@@ -40,10 +41,14 @@ def main() -> None:
             sys.exit(3)
 
 
-def mark_exit() -> None:
-    folder = Path(os.environ["DEEPPOOL_TEST_FOLDER"])
+def mark(name: str) -> None:
+    folder = Path(os.environ.get("DEEPPOOL_TEST_FOLDER", "nowhere"))
     if folder.is_dir():
-        (folder / "exit-handler-ran").touch()
+        (folder / name).touch()
+
+
+# What the server loads is finalized, when Python exits, by the server alone.
+weakref.finalize(before_forks, mark, "finalized")
 
 
 def describe() -> dict[str, object]:

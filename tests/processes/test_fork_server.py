@@ -64,6 +64,7 @@ def test_a_forked_process_behaves_like_a_new_one(own: ForkServerClient, tmp_path
             receive(two, SECONDS)
     assert one.exit_code() == 0
     assert (tmp_path / "exit-handler-ran").is_file()
+    assert not (tmp_path / "finalized").exists()
 
 
 def ended(process: psutil.Process) -> bool:
