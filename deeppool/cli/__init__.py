@@ -22,6 +22,7 @@ torchrun    a command under torchrun: rank 0 prints, the others serve it
 
 import atexit
 import errno
+import gc
 import sys
 from typing import Annotated
 
@@ -57,6 +58,9 @@ from deeppool.errors import DeeppoolError, RunError
 
 INTERRUPTED = 130
 """Exit code of typer for an interrupt that a command did not handle."""
+
+GARBAGE_THRESHOLDS = 10_000, 20, 20
+"""For :func:`gc.set_threshold`: by Python's own a quarter of the time of importing torch is a search for garbage."""
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -109,6 +113,8 @@ def options(
 def main() -> None:
     """Runs a command; any error, an interrupt, or no disk or memory is reported in one line, with exit code 1."""
     handle_interrupts()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
         try:
             app()
@@ -141,5 +147,8 @@ def main() -> None:
         print("error: interrupted", file=sys.stderr)
         sys.exit(1)
     finally:
+        gc.set_threshold(*thresholds)
+        # What is left is all in use: looking for garbage would take longer than all else that Python does at its end.
+        atexit.register(gc.freeze)
         # Registered last, so it runs first at exit: an interrupt during the remaining clean-up would be a traceback.
         atexit.register(ignore_interrupts)
