@@ -10,8 +10,11 @@ import pytest
 from coverage import CoverageData
 
 LOOPS = """\
+import time
+
 def rounds(count):
     while count > 0:
+        time.sleep(0.001)
         count = count - 1
 """
 MODULE = """\

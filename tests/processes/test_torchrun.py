@@ -43,8 +43,13 @@ END = 120
 LONG = "100000"
 """Updates that no test waits for."""
 # A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
+# What torchrun loads stays: a search for garbage in it takes as long as torchrun itself.
 TORCHRUN = """
+import atexit
+import gc
 import signal
+gc.disable()
+atexit.register(gc.freeze)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from torch.distributed.run import main
 main()
