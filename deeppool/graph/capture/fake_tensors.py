@@ -48,6 +48,12 @@ FORM_KEEPING = frozenset(
 """Operators whose result has the shape and the dtype that all their floating-point tensors have in common."""
 
 
+KEEPS_FORM_ALONE = frozenset(
+    getattr(torch.ops.aten, name).default for name in "relu silu hardswish hardsigmoid sigmoid tanh".split()
+)
+"""Those of one tensor without other arguments."""
+
+
 class ShapesMode(FakeTensorMode):
     """Fake tensor mode that finds the results of frequent operators in a shorter way, where sizes are numbers.
 
@@ -69,6 +75,8 @@ class ShapesMode(FakeTensorMode):
             found: Any = super().dispatch(func, types, args, kwargs or {})
             # Where only shapes are computed its own memory for the backward, the last of them, is empty.
             return *found[:3], self._contiguous((*found[0].shape, STEP_VALUES), found[0])
+        if self.shape_env is not None and (result := self._of_symbols(func, args, kwargs or {})) is not None:
+            return result
         if self.shape_env is None and _has_short_way(func):
             tensors: list[Any] = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             if tensors and all(map(self._is_plain, tensors)) and len({x.fake_device for x in tensors}) == 1:
@@ -78,6 +86,26 @@ class ShapesMode(FakeTensorMode):
             if self._is_plain(data) and data.is_contiguous():
                 return self._contiguous(data.shape, data, dtype)
         return super().dispatch(func, types, args, kwargs or {})
+
+    def _of_symbols(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+        """Returns the result of a linear layer or of an operator that keeps a form, where no size has to be compared.
+
+        PyTorch decomposes them, which takes milliseconds each where the batch is a symbol.
+        """
+        if kwargs or not (func is torch.ops.aten.addmm.default or func in KEEPS_FORM_ALONE):
+            return None
+        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        if len(tensors) != len(args) or not all(map(self._is_plain, tensors)) or not _are_floats_alike(tensors):
+            return None
+        if func is not torch.ops.aten.addmm.default:
+            (data,) = tensors
+            return self._contiguous(data.shape, data) if data.is_contiguous() else None
+        bias, data, weight = tensors
+        sizes = [*bias.shape, *data.shape[1:], *weight.shape]
+        known = bias.dim() == 1 and data.dim() == weight.dim() == 2 and all(isinstance(size, int) for size in sizes)
+        if not known or bias.shape[0] != weight.shape[1] or data.shape[1] != weight.shape[0]:
+            return None
+        return self._contiguous((data.shape[0], weight.shape[1]), data)
 
     def _is_plain(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a fake one of this mode, and no number that is known."""
@@ -130,6 +158,14 @@ def _gives_contiguous(tensors: Sequence[torch.Tensor]) -> bool:
     if not first.is_floating_point() or any(x.shape != first.shape or x.dtype != first.dtype for x in tensors):
         return False
     return all(x.is_contiguous() for x in tensors) or all(map(_is_rows, tensors))
+
+
+def _are_floats_alike(tensors: Sequence[Any]) -> bool:
+    """Whether tensors have one floating-point type and one device."""
+    first = tensors[0]
+    return first.is_floating_point() and all(
+        x.dtype == first.dtype and x.fake_device == first.fake_device for x in tensors
+    )
 
 
 def _is_rows(tensor: torch.Tensor) -> bool:

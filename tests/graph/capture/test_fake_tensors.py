@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._export import non_strict_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -46,6 +46,34 @@ def test_batch_normalisations_have_the_results_of_the_real_ones(name, wanted):
     with ShapesMode():
         fake = [form(x) for x in normalised(*FORMS[name], wanted)]
     assert fake == real
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_results_for_a_symbolic_batch_are_those_of_torchs_own_way(dtype, layout, monkeypatch):
+    activations = (nn.ReLU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Conv2d(3, 3, 1), kind(), nn.Linear(4, 4)) for kind in activations),
+        *(nn.Flatten(), nn.Linear(48, 6), nn.ReLU(inplace=True), nn.Linear(6, 2, bias=False)),
+    ).to(dtype, memory_format=layout)
+
+    def found():
+        captured = capture(model, (3, 4, 4), input_dtype=dtype)
+        values = [(node.name, node.meta.get("val")) for node in captured.program.graph.nodes]
+        return captured.graph, [(n, str(x), str(x.stride())) for n, x in values if isinstance(x, torch.Tensor)]
+
+    ours, taken = ShapesMode._of_symbols, []
+    monkeypatch.setattr(ShapesMode, "_of_symbols", lambda *args: taken.append(ours(*args)) or taken[-1])
+    here = found()
+    expected = 1 if layout is torch.channels_last else len(activations) + 1
+    assert sum(result is not None for result in taken) >= expected
+    monkeypatch.setattr(ShapesMode, "_of_symbols", lambda *args: None)
+    assert here == found()
+
+
+def test_a_linear_layer_of_another_size_is_refused_for_a_symbolic_batch():
+    with pytest.raises(CaptureError, match=r"a and b must have same reduction dim, but got .*6\] X \[5, 2\]"):
+        capture(nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 2)), (4,))
 
 
 def operands():
