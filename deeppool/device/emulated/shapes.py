@@ -73,6 +73,8 @@ class ShapeInference:
 
         if _depends_on_values(operator, args):
             return None
+        if not computes and (known := _of_batch_norm(operator, args)) is not None:
+            return known
         with torch.random.fork_rng(devices=[]):
             try:
                 with nullcontext() if computes else self._mode:
@@ -87,6 +89,23 @@ def _depends_on_values(operator: Any, args: Sequence[Any]) -> bool:
     if operator is torch.ops.aten.index.Tensor:
         return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     return torch.Tag.dynamic_output_shape in operator.tags
+
+
+def _of_batch_norm(operator: Any, args: Sequence[Any]) -> tuple[Form, ...] | None:
+    """Returns the results of a batch normalisation in training and of its backward, if all are dense and of one type.
+
+    torch's shape functions decompose it into its arithmetic, which takes ten times as long as for a convolution.
+    """
+    aten = torch.ops.aten
+    if operator is aten.native_batch_norm.default and args[5]:
+        data, weight = args[0], args[1]
+    elif operator is aten.native_batch_norm_backward.default and args[7] and all(args[9]) and args[0].is_contiguous():
+        data, weight = args[1], args[2]
+    else:
+        return None
+    if not data.is_contiguous() or any(x is None or x.dtype != torch.float32 for x in (data, *args[1:5])):
+        return None
+    return form_of(data), form_of(weight), form_of(weight)
 
 
 def _dense_form(tensor: torch.Tensor) -> Form:
