@@ -38,7 +38,7 @@ check: $(BIN)/pytest  ## lint and check types
 test:  ## check, and run every test; side by side, as mypy takes one core
 	@$(MAKE) --no-print-directory -j 2 check suite
 
-suite: $(BIN)/pytest
+suite: $(BIN)/collected
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
 	$(BIN)/pytest $(WORKERS) -m "not stress"
 
@@ -71,6 +71,12 @@ $(BIN)/pytest: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool and its test tools into .venv: some minutes the first time" >&2
 	$(INSTALL) -e ".[test]"
 	@touch $@ $(BIN)/deeppool
+
+# Without it each worker compiles all that tests import, at the same time as the others.
+$(BIN)/collected: $(BIN)/pytest
+	@echo "Compiling what the tests import: half a minute the first time" >&2
+	-$(BIN)/pytest --collect-only -qq > /dev/null
+	@touch $@
 
 $(BIN)/mkdocs: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing deeppool and the tools of its documentation into .venv" >&2
