@@ -50,14 +50,18 @@ def to_json(record: Record) -> dict[str, Any]:
         record,
         mode="json",
         exclude={"origin": True, **held},
-        fallback=_plain,
+        fallback=plain,
         warnings="none",
     )
     return {"format": f"deeppool/{record.KIND}", "version": VERSION, **fields}
 
 
-def _plain(value: Any) -> Any:
-    """Returns a number, text or array of NumPy as Python's."""
+def plain(value: Any) -> Any:
+    """Returns a number, text or array of NumPy as Python's: ``default`` of :func:`json.dumps`.
+
+    Raises:
+        TypeError: it is none of NumPy's.
+    """
     import numpy as np
 
     if not isinstance(value, np.generic | np.ndarray):

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TextIO
 
+from deeppool.base import serialization
 from deeppool.base.cancellation import wait
 from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
@@ -123,7 +124,9 @@ class ManagedProcess:
         """Sends a command; a process that has ended is noticed when its answer is awaited."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+            # A user's number of steps or bound may be one of NumPy.
+            line = json.dumps({"command": command, **arguments}, default=serialization.plain)
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def exit_code(self) -> int | None:

@@ -6,6 +6,7 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -59,9 +60,10 @@ def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
         plan,
         background=EXAMPLE,
         policy="feedback",
-        max_slowdown=0.05,
-        background_batch=2,
-        steps=STEPS,
+        # As in a notebook, some of the numbers are NumPy's.
+        max_slowdown=np.float64(0.05),
+        background_batch=np.int64(2),
+        steps=np.int64(STEPS),
         on_sample=SAMPLES.append,
         on_progress=lambda *report: progress.append(report),
     )

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -136,7 +137,8 @@ def losses(record) -> list[float]:
 def test_resuming_from_a_checkpoint_is_bit_equal_to_an_uninterrupted_training(whole, kept, tmp_path: Path) -> None:
     expected, state = whole
     folder = interrupted_after(2, kept, tmp_path)
-    record = dp.train(make_plan(2), make_job(), steps=6, checkpoints=folder)
+    # As in a notebook, the number is one of NumPy.
+    record = dp.train(make_plan(2), make_job(), steps=np.int64(6), checkpoints=folder)
     assert record.resumed_from.endswith("step-000002")
     assert [path.name for path in sorted(folder.iterdir())] == ["step-000002", "step-000006"]
     assert losses(record) == losses(expected)[2:]

@@ -15,6 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
+from deeppool.base import serialization
 from deeppool.processes.managed_process import Message
 
 CHUNK = 2**20
@@ -61,7 +62,9 @@ class Channel:
     def send(self, event: str, **content: object) -> None:
         """Sends one message."""
         with self._sending, contextlib.suppress(OSError):
-            self._connection.send_bytes(json.dumps({"event": event, **content}).encode())
+            # Arguments of a command may hold numbers of NumPy.
+            line = json.dumps({"event": event, **content}, default=serialization.plain)
+            self._connection.send_bytes(line.encode())
 
     def send_file(self, path: Path) -> None:
         """Sends a message with the name and size of a file, then its bytes."""
