@@ -1,8 +1,10 @@
 """Pickling of what the processes of a run get, with the code that it needs."""
 
+from pathlib import Path
 from typing import Any
 
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, RunError
+from deeppool.units import format_bytes
 
 
 def pickled(value: Any, what: str) -> bytes:
@@ -26,3 +28,25 @@ def pickled(value: Any, what: str) -> bytes:
             "function that needs it, such as that of the dataset; a model may be given as 'package.module:callable')"
         ) from error
     return content
+
+
+def save_pickled(value: Any, what: str, path: Path) -> None:
+    """Writes a value with its code to a file that the processes of a run read.
+
+    Args:
+        value: anything.
+        what: what it is, for the messages.
+        path: the file, in the private folder of the run.
+
+    Raises:
+        InvalidValueError: it cannot be pickled.
+        RunError: the file cannot be written.
+    """
+    content = pickled(value, what)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {what} to {path}: {error.strerror} (its processes read it there: make room for "
+            f"{format_bytes(len(content))}, or set TMPDIR to a folder with more)"
+        ) from error

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deeppool.base.pickling import pickled
+from deeppool.base.pickling import save_pickled
 from deeppool.collectives.partial.load_imbalance import Delays
 
 LAUNCHED = "load_imbalance.launched"
@@ -13,7 +13,7 @@ LAUNCHED = "load_imbalance.launched"
 
 def save_delays(delays: Delays, folder: Path) -> None:
     """Saves delays for the ranks of this run; ``folder`` must be private, as its writers can run code."""
-    (folder / LAUNCHED).write_bytes(pickled(delays, "load_imbalance"))
+    save_pickled(delays, "load_imbalance", folder / LAUNCHED)
 
 
 def load_delay(folder: Path, rank: int, update: Callable[[], int]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ A method travels to every rank, which asks it for the driver of its trainer's it
 from pathlib import Path
 from typing import Protocol
 
-from deeppool.base.pickling import pickled
+from deeppool.base.pickling import save_pickled
 from deeppool.costs.communication import Network
 from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.sync_driver import SyncDriver
@@ -35,7 +35,7 @@ class GradientSyncMethod(Protocol):
 
 def save_method(method: GradientSyncMethod, folder: Path) -> None:
     """Saves a method for the ranks of this run; ``folder`` must be private, as its writers can run code."""
-    (folder / LAUNCHED).write_bytes(pickled(method, "gradient_sync"))
+    save_pickled(method, "gradient_sync", folder / LAUNCHED)
 
 
 def load_method(folder: Path) -> GradientSyncMethod | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deeppool.base.pickling import pickled
+from deeppool.base.pickling import save_pickled
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
@@ -107,7 +107,7 @@ class TrainingJob(Training):
 
 def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
     """Saves a job for the processes of this run; ``folder`` must be private, as its writers can run code."""
-    (Path(folder) / LAUNCHED).write_bytes(pickled(job, "the job"))
+    save_pickled(job, "the job", Path(folder) / LAUNCHED)
 
 
 def load_job(folder: str | os.PathLike[str]) -> TrainingJob:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deeppool.base.pickling import pickled
+from deeppool.base.pickling import save_pickled
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Input
 from deeppool.graph.models.libraries import (
@@ -143,7 +143,7 @@ def save_model(model: "Module", folder: str | os.PathLike[str]) -> str:
     process: write access to it allows running code.
     """
     name = "model" + PICKLED
-    (Path(folder) / name).write_bytes(pickled(model, "the model"))
+    save_pickled(model, "the model", Path(folder) / name)
     return name
 
 
