@@ -23,6 +23,7 @@ torchrun    a command under torchrun: rank 0 prints, the others serve it
 import atexit
 import errno
 import gc
+import io
 import sys
 from typing import Annotated
 
@@ -115,6 +116,9 @@ def main() -> None:
     handle_interrupts()
     thresholds = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without Unicode shows a question mark for an arrow, as for a table's lines.
+        sys.stdout.reconfigure(errors="replace")
     try:
         try:
             app()
@@ -125,7 +129,9 @@ def main() -> None:
                 raise RunError(OUT_OF_MEMORY) from error
             raise RunError(report_internal_error(error)) from error
         finally:
-            sys.stdout.flush()
+            # None where it is closed (``>&-``).
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except DeeppoolError as error:
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
         sys.exit(1)
