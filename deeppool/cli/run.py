@@ -26,6 +26,9 @@ from deeppool.processes.fork_server_client import import_and_fork
 if TYPE_CHECKING:
     from deeppool.planning.plan import Plan
 
+GLOBAL_BATCH = 16
+"""Default samples per iteration of a model."""
+
 
 def run(
     what: Annotated[
@@ -53,7 +56,9 @@ def run(
         ),
     ] = None,
     input_shape: ShapeOption = None,
-    global_batch: Annotated[int, typer.Option(help="Samples per iteration, for a MODEL.")] = 16,
+    global_batch: Annotated[
+        int | None, typer.Option(help=f"Samples per iteration, for a MODEL (default: {GLOBAL_BATCH}).")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the record (JSON).")] = None,
     perfetto: Annotated[
         Path | None,
@@ -95,7 +100,9 @@ def run(
             own = None if background is None else find_own(background)
             record = launch(
                 chosen,
-                background=background if own is None else BackgroundJob(own, batch=background_batch or BATCH),
+                background=background
+                if own is None
+                else BackgroundJob(own, batch=BATCH if background_batch is None else background_batch),
                 policy=policy,
                 max_slowdown=max_slowdown,
                 background_batch=background_batch if own is None else None,
@@ -118,7 +125,7 @@ def _plan_for(
     what: str,
     ranks: int | None,
     shape: tuple[int, ...] | dict[str, tuple[int, ...]] | None,
-    global_batch: int,
+    global_batch: int | None,
     report: Callable[[str, float], None],
 ) -> "Plan":
     """Reads a plan file, or profiles and plans a model."""
@@ -128,7 +135,13 @@ def _plan_for(
             raise RunError(
                 f"{what} is a plan for {found.gpus} ranks, --ranks is {ranks} (plan again with --gpus {ranks})"
             )
+        for option, given in (("--input-shape", shape), ("--global-batch", global_batch)):
+            if given is not None:
+                raise RunError(
+                    f"{what} is a plan, which has its own {option[2:].replace('-', ' ')} (leave out {option})"
+                )
         return found
+    global_batch = GLOBAL_BATCH if global_batch is None else global_batch
     # Imported here because they load torch, which reading a plan file does not need.
     from deeppool.device.cpu import usable_cores
     from deeppool.graph.capture.capture import capture

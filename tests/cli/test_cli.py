@@ -136,6 +136,18 @@ ERRORS = {
     "another kind": ("simulate profile.json --trace new.json", "field 'format' is 'deeppool/profile', expected"),
     "missing file": ("simulate absent.json --trace new.json", "cannot read absent.json: No such file"),
     "too many ranks": ("run big.json -o new.json", "the plan needs 1024 ranks of vgg16, about"),
+    "a plan's batch": (
+        "run plan.json --global-batch 8 -o new.json",
+        "plan.json is a plan, which has its own global batch (leave out --global-batch)",
+    ),
+    "a plan's shape": (
+        "run plan.json --input-shape 3,8,8 -o new.json",
+        "plan.json is a plan, which has its own input shape (leave out --input-shape)",
+    ),
+    "no background batch": (
+        "run plan.json --background examples.own_training:job --background-batch 0",
+        "batch of a background job must be at least 1, got 0",
+    ),
     "other ranks": ("run plan.json --ranks 2 -o new.json", "plan.json is a plan for 4 ranks, --ranks is 2"),
     "ranks below 1": (f"run {EXAMPLE} --ranks 0 -o new.json", "got 0"),
     "no samples": (f"run {EXAMPLE} --global-batch 0 -o new.json", "got 0"),
