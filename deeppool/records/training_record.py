@@ -44,7 +44,7 @@ class BackgroundOutcome:
 
     def __str__(self) -> str:
         if self.rank is None:
-            return f"{self.name}: waiting, no place was free"
+            return f"{self.name}: waiting when the training ended"
         if not self.samples:
             return f"{self.name} beside rank {self.rank}: no step ({self.ended})"
         restarts = f", restarted {self.restarts} times" if self.restarts else ""

@@ -136,6 +136,7 @@ def test_each_fault_is_recorded(record: TrainingRecord, reported: list[str]) -> 
     assert (crashed.ended, crashed.restarts, crashed.faults) == ("finished", 1, ("was killed by signal 11",))
     assert (ignoring.ended, ignoring.restarts) == ("stopped with the foreground", 0)
     assert (waiting.ended, waiting.rank, waiting.steps) == ("waiting", None, 0)
+    assert str(waiting) == f"{waiting.name}: waiting when the training ended"
     assert {outcome.rank for outcome in record.background[:5]} == {0}
     for outcome in record.background:
         assert str(outcome) in str(record)
