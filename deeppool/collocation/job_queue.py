@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deeppool.errors import InvalidValueError
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
@@ -54,8 +56,10 @@ class BackgroundJob:
             ("checkpoint_every", self.checkpoint_every, 1),
             ("restarts", self.restarts, 0),
         ):
-            if value is not None and value < least:
-                raise InvalidValueError(f"{name} of a background job must be at least {least}, got {value}")
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise InvalidValueError(
+                    f"{name} of a background job must be an integer of at least {least}, got {value}"
+                )
         if self.budget is not None and self.budget <= 0:
             raise InvalidValueError(f"memory of a background job must be positive, got {self.memory}")
 

@@ -53,7 +53,10 @@ def test_without_names_there_is_no_background() -> None:
         (["--background", "resnet1"], "unknown model 'resnet1'"),
         (["--background", "examples.own_training:nothing"], "cannot make job 'examples.own_training:nothing'"),
         (["--background", OWN, "--background-memory", "lots"], "a size of memory is, for example, 40GB"),
-        (["--background", OWN, "--background-restarts", "-1"], "restarts of a background job must be at least 0"),
+        (
+            ["--background", OWN, "--background-restarts", "-1"],
+            "restarts of a background job must be an integer of at least 0",
+        ),
         (["--background", TRIALS, "--background-steps", "3"], "trials have steps, a folder, a memory budget"),
         (["--background", TRIALS, "--background", OWN], "trials are a queue by themselves"),
         (["--max-slowdown", "0.03"], "policy and max_slowdown are about a background job"),

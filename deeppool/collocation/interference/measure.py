@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from deeppool.base.run_registry import registered
@@ -67,8 +68,11 @@ def measure_interference(
         RunError: a process died.
         DeviceUnavailableError: CUDA was asked for and is not there.
     """
-    if not seconds > 0 or rounds < 1:
-        raise InvalidValueError(f"seconds must be positive and rounds at least 1, got {seconds:g} and {rounds}")
+    if not seconds > 0 or not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise InvalidValueError(
+            f"seconds must be positive and rounds an integer of at least 1, got {seconds:g} and {rounds}"
+        )
+    rounds = int(rounds)
     found = find_device(device)
     report = on_progress or (lambda what, share: None)
     chosen, lengths = kernel_specs(kernel_sizes(found), matrices, durations), check_waits(waits)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deeppool.base import serialization
 from deeppool.base.run_registry import registered
 from deeppool.collectives.buckets import BUCKET_BYTES
@@ -101,8 +103,8 @@ def _check(
 ) -> None:
     check_common_clock(device)
     for name, value, least in (("ranks", ranks, 2), *((name, numbers[name], 1) for name in ("repetitions", "rounds"))):
-        if value < least:
-            raise InvalidValueError(f"{name} must be at least {least}, got {value:g}")
+        if not isinstance(value, int | np.integer) or value < least:
+            raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value}")
     if numbers["late"] < 0:
         raise InvalidValueError(f"late must not be negative, got {numbers['late']:g}")
     if batch < ranks or batch % ranks:

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from deeppool.collocation.interference import waits
@@ -22,7 +23,7 @@ def test_two_kernels_are_measured_in_one_arrangement_and_saved(tmp_path) -> None
         durations=[5e-4],
         arrangements=["normal"],
         seconds=0.05,
-        rounds=1,
+        rounds=np.int64(1),
         on_progress=lambda *x: told.append(x),
     )
     assert [beside.name for beside in found.arrangements] == ["normal"]
@@ -82,9 +83,9 @@ def test_waits_that_are_not_positive_are_refused_before_a_process_starts() -> No
         measure_interference(device="cpu", waits=[0.01, 0])
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"rounds": 0}])
+@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"rounds": 0}, {"rounds": 2.5}])
 def test_no_time_to_measure_in_is_refused(wrong: dict) -> None:
-    with pytest.raises(InvalidValueError, match="seconds must be positive and rounds at least 1"):
+    with pytest.raises(InvalidValueError, match="seconds must be positive and rounds an integer of at least 1"):
         measure_interference(device="cpu", **wrong)
 
 
