@@ -112,6 +112,8 @@ class InterleavedMeasurement:
         self._progress = 0.05
         self._current_work: Callable[[], WorkDone] | None = None
         """Where the work that the background does now is added."""
+        self._trained = -math.inf
+        """Clock at which the last rank ended the last iterations; a slow sample is one reason to notice it late."""
         self.results = RunResults([BoundResults(None if sharing is None else sharing.max_slowdown, 0.0)])
 
     def measure(self, seconds: float | None, steps: int | None) -> RunResults:
@@ -190,7 +192,7 @@ class InterleavedMeasurement:
         self._current_work = None
         counted = work()
         steps, seconds = counted.steps, counted.seconds
-        self._background.measure(counted, started)
+        self._background.measure(counted, started, self._trained if self._trained > started else None)
         counted.phases.append((counted.steps - steps, counted.seconds - seconds))
 
     def _train(self, count: int) -> list[Message]:
@@ -198,6 +200,7 @@ class InterleavedMeasurement:
         answers = self._ranks.train(
             count, self._on_iteration, collocated=condition in BESIDE, awake=condition == "awake"
         )
+        self._trained = max(answer["started"] + answer["wall"] for answer in answers)
         # Each rank reports its part of the mean over the global batch; ranks outside the last stage report 0.
         self.results.losses += [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
         return answers

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -195,6 +196,30 @@ def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher
 
 
 # -- a phase in parts ---------------------------------------------------------------------------------
+
+
+class LateChannel:
+    """A job that makes a step of a CPU second each second from 0 on, and whose phase ends at 10."""
+
+    def send(self, command: str, **arguments: object) -> None: ...
+
+    def cpu_seconds(self) -> dict[int, float]:
+        return {0: 10.0}
+
+    def collect(self, event: str, timeout: float) -> dict[int, dict]:
+        log = [(float(clock), float(clock), 1.0) for clock in range(12)]
+        return {0: {"log": log, "pieces": [], "clock": 11.0, "updates": 11, "samples": 11}}
+
+
+@pytest.mark.parametrize(("ended", "steps"), [(None, 10.0), (4.25, 4.25), (10.0, 10.0), (12.0, 10.0)])
+def test_what_a_job_does_after_the_foreground_has_ended_does_not_count(
+    ended: float | None, steps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that is held up, as by a slow callback, notices that late."""
+    monkeypatch.setattr("deeppool.collocation.background_jobs.time", SimpleNamespace(perf_counter=lambda: 10.0))
+    work = WorkDone()
+    BackgroundJobs(BackgroundJob(JOB), LateChannel()).measure(work, 0.0, ended)  # type: ignore[arg-type]
+    assert (work.steps, work.seconds, work.phases) == (pytest.approx(steps), pytest.approx(steps), [])
 
 
 def test_steps_and_losses_of_a_split_phase_go_to_both_parts() -> None:

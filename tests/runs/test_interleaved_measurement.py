@@ -1,5 +1,6 @@
 """Rounds of a run: how many, how long, and under which conditions."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -75,7 +76,8 @@ class FakeRanks:
                 "times": times,
                 "losses": times,
                 "busy": 0.0,
-                "wall": 1.0,
+                "started": time.perf_counter(),
+                "wall": 0.0,
                 "run_delays": [(0.0, 0)],
                 "bounds": [0] * count,
                 "spans": [[]] * count,
@@ -103,6 +105,8 @@ class FakeBackground:
 
     def __init__(self, ranks: FakeRanks) -> None:
         self._ranks = ranks
+        self.phases: list[tuple[float, float | None]] = []
+        """Start of each phase, and when the ranks had ended their part of it."""
         self.before = 0
         """Iterations of the ranks before it was started."""
 
@@ -112,7 +116,8 @@ class FakeBackground:
     def begin(self) -> None:
         pass
 
-    def measure(self, work: WorkDone, started: float) -> None:
+    def measure(self, work: WorkDone, started: float, ended: float | None) -> None:
+        self.phases.append((started, ended))
         work.steps += 1
         work.seconds += 1.0
 
@@ -153,6 +158,8 @@ def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, mo
     assert len(results.active_cores.rounds) == len(results.collocated.rounds) == 3
     assert len(results.idle_cores.rounds) == (3 if on_cores else 0)
     assert results.background_alone.steps == 3
+    assert [ended is None or ended > started for started, ended in background.phases] == [True] * 6
+    assert [ended is None for _, ended in background.phases] == [False, True] * 3
 
 
 def test_a_rank_that_is_late_at_first_makes_as_many_iterations_as_any() -> None:
