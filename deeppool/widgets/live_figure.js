@@ -1,6 +1,7 @@
 // Plotly's own widget, but its library is loaded once for all figures of the page.
 
 const REFERENCE = "IPY_MODEL_";
+const UNDEFINED = "_undefined_"; // what plotly's kernel side sends for a trace whose property an update leaves
 
 async function load(library) {
   const url = URL.createObjectURL(new Blob([library.get("source")], { type: "text/javascript" }));
@@ -15,6 +16,16 @@ async function libraryOf(model) {
   const library = await model.widget_manager.get_model(model.get("_library").slice(REFERENCE.length));
   const loaded = (globalThis.deeppoolPlotly ??= {});
   return (loaded[library.get("version")] ??= load(library));
+}
+
+// Only plotly's views take such traces out; its model would set the text, and views that are opened later then fail.
+function commandOf(model, name) {
+  const command = model.get(name);
+  const style = command?.style_data ?? command?.restyle_data;
+  if (!style) return command;
+  const own = (values) => (Array.isArray(values) ? values.map((value) => (value === UNDEFINED ? undefined : value)) : values);
+  const changes = Object.fromEntries(Object.entries(style).map(([property, values]) => [property, own(values)]));
+  return { ...command, [command.style_data ? "style_data" : "restyle_data"]: changes };
 }
 
 export default () => {
@@ -38,7 +49,8 @@ export default () => {
         listeners.push(listener);
         model.on(...listener);
       };
-      plotly.initialize({ model: { ...model, on } });
+      const get = (name) => (name.startsWith("_py2js_") ? commandOf(model, name) : model.get(name));
+      plotly.initialize({ model: { ...model, get, on } });
       return plotly;
     } finally {
       model.off("change", hear);

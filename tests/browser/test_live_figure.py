@@ -41,6 +41,21 @@ def test_a_view_that_is_gone_does_not_keep_the_others_from_what_is_drawn(lab: La
         notebook.until(lambda panel=panel: [trace["y"] for trace in notebook.figure(panel).traces] == [[7, 8]])
 
 
+def test_a_view_that_is_opened_after_an_update_of_some_properties_of_some_traces_draws_it(lab: Lab) -> None:
+    figure = (
+        "import plotly.graph_objects as go\nimport deeppool as dp\n"
+        "both = lambda grey: go.Figure([go.Scatter(y=[1, 2], line_color=grey), go.Bar(y=[3], marker_color=grey)])\n"
+        "figure = dp.widgets.LiveFigure(both('#111111'))"
+    )
+    notebook = lab.open_shared([figure, "dp.widgets.Panel([figure])", "panel = dp.widgets.Panel([])\npanel"])
+    first, second = (notebook.page.locator(".dp-panel").nth(index) for index in range(2))
+    notebook.figure(first)
+    # An update has a value for each trace, also for one that the property does not concern.
+    notebook.value("figure.draw(both('#222222'))")
+    notebook.value("panel.show(figure)")
+    notebook.until(lambda: [trace["y"] for trace in notebook.figure(second).traces] == [[1, 2], [3]])
+
+
 @pytest.mark.stress
 def test_a_figure_of_a_notebook_that_is_opened_without_a_kernel_has_its_height(lab: Lab) -> None:
     notebook = lab.open(["import deeppool as dp", "dp.widgets.Panel([dp.widgets.LiveFigure()])"])
