@@ -4,7 +4,9 @@ Titles, subtitles and headings are wrapped, and the figure grows by their lines 
 nothing overlaps. The panels keep their heights.
 """
 
+import html
 import math
+import re
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +19,12 @@ TITLE_CHARACTER, CHARACTER = 9.2, 6.4
 """Widths of a character in pixels, a little more than the mean of the fonts."""
 TITLE_LINE, SUBTITLE_LINE, HEADING_LINE, LEGEND_ROW = 22, 16, 15, 19
 """Heights of a line in pixels."""
+TICK_CHARACTER, TICK_PADDING = 7.4, 20
+"""Width of a character of the labels left of the panels in pixels, and what is beside them."""
+LABEL_MARGIN = 64
+"""Pixels of the left margin, which grows where labels are longer, and moves the texts."""
+LEAST_ROOM = 80.0
+"""Pixels in which texts are wrapped on the narrowest page."""
 LEGEND_SYMBOL = 46
 """Width of a legend entry beside its text."""
 HEADING_LINES = 2
@@ -39,7 +47,7 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
     original: dict[str, Any] = meta.get("original") or _original(layout)
     if not original.get("height") or "margin" not in original:
         return None
-    room = max(width - MARGIN, 120.0)
+    room = max(width - MARGIN - _longer_labels(layout), LEAST_ROOM)
     title = _wrapped(original["title"], room / TITLE_CHARACTER)
     # As it was before it was wrapped for a wide page.
     subtitle = original["subtitle"]
@@ -86,6 +94,14 @@ def _original(layout: dict[str, Any]) -> dict[str, Any]:
         "annotations": layout.get("annotations") or [],
         "domains": {name: list(domain) for name, domain in axes.items()},
     }
+
+
+def _longer_labels(layout: dict[str, Any]) -> float:
+    """Returns the pixels by which the named ticks left of the panels make the margin wider."""
+    axes = [axis for name, axis in layout.items() if name.startswith("yaxis") and axis.get("side") != "right"]
+    labels = [str(label) for axis in axes for label in axis.get("ticktext") or () if axis.get("visible") is not False]
+    longest = max((len(re.sub(r"<[^>]+>", "", html.unescape(label))) for label in labels), default=0)
+    return max(0.0, TICK_CHARACTER * longest + TICK_PADDING - LABEL_MARGIN)
 
 
 def _headings(

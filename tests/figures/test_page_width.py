@@ -111,3 +111,15 @@ def test_what_has_room_is_left_alone() -> None:
     for figure in figures().values():
         assert page_layout(figure, WIDE) is None
     assert page_layout(go.Figure(), 360) is None
+
+
+def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
+    before = figures()["timeline"]
+    long = go.Figure(before).update_yaxes(ticktext=["GPU 10240–20479", "GPU 20480–40959"])
+    for width in (360, 480, 640):
+        room = width - MARGIN - (7.4 * len("GPU 10240–20479") + 20 - 64)
+        for heading in headings(fitted(long, width)):
+            for line in heading.split("<br>"):
+                assert CHARACTER * len(re.sub(r"<[^>]+>", "", line)) <= max(room, 80), line
+    # The legend needs a row more.
+    assert fitted(long, 640).layout.margin.t > fitted(before, 640).layout.margin.t
