@@ -24,7 +24,7 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
             options=[layer.name for layer in plan.layers],
             continuous_update=False,
             style=LABEL,
-            layout=ipywidgets.Layout(width="36em", max_width="calc(100% - 4px)"),
+            layout=ipywidgets.Layout(width="40em", max_width="calc(100% - 4px)"),
         )
         self.figure = LiveFigure()
         # Filled when a layer is selected: plotly cannot determine its width while it is hidden.

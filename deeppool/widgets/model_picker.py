@@ -146,7 +146,7 @@ class ModelPicker(Panel):
         self.shape = ipywidgets.Text(description="input shape of one sample", style=WIDE, layout={"width": "26em"})
         self.dtype = ipywidgets.Dropdown(description="dtype", options=DTYPES, style=WIDE, layout={"width": "16em"})
         self.granularity = ipywidgets.Dropdown(
-            description="layers are", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "25em"}
+            description="layers are", options=GRANULARITIES, value=granularity, style=WIDE, layout={"width": "28em"}
         )
         self.colour = ipywidgets.Dropdown(
             description="colour by", style=WIDE, layout={"display": "none", "width": "24em"}
