@@ -77,7 +77,7 @@ def picture_scene(lab: Lab, scene: Scene, folder: Path, name: str) -> None:
     panel = notebook.panel(scene.panel)
     scene.prepare(notebook, panel)
     notebook.set_theme(THEMES[name.rpartition("-")[2]])
-    notebook.wait(panel)
+    notebook.settle(panel)
     save(panel, folder / f"{name}.png")
     lab.end()
 
@@ -99,7 +99,9 @@ def picture_figure(figure: "go.Figure", path: Path) -> None:
 def save(shown: Locator, path: Path) -> None:
     """Saves a PNG with 256 colours, enough for figures and text, at a third of the size."""
     with Image.open(io.BytesIO(shown.screenshot(animations="disabled"))) as picture:
-        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+        # Other methods mix rare colours, such as a legend entry's, with frequent ones.
+        few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
     size = path.stat().st_size
     print(f"{path}: {size / 1000:.0f} kB")
     if size > LARGEST:
