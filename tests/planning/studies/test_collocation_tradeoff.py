@@ -134,7 +134,8 @@ def test_fastest_point_for_a_background_is_within_its_bound_of_all_efficient_pla
     answer = shared.fastest(requested)
     assert answer.point.background_throughput >= requested * (1 - ROUNDING)
     assert answer.optimality == shared.optimality
-    enough = efficient.background_gpus() / efficient.sample_time >= requested
+    # Rounding leaves an idle GPU of 1e-16 where there is none.
+    enough = efficient.background_gpus() - ROUNDING >= requested * efficient.sample_time
     if enough.any():
         factor = optimality_factor(answer.optimality)
         assert efficient.time[enough].min() * factor >= answer.point.iteration_time * (1 - ROUNDING)
