@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # For two cores: many tests wait for other processes.
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes start in a run of the tests: none of them should compile deeppool again.
 unexport PYTHONDONTWRITEBYTECODE
