@@ -52,6 +52,11 @@ def format_bit_rate(bytes_per_second: float) -> str:
     return f"{bits / 1e3:.4g} kbit/s"
 
 
+def format_rate(per_second: float) -> str:
+    """Formats a number per second with three significant digits: ``47.1``, ``1,060``."""
+    return f"{float(f'{per_second:.3g}'):,.0f}" if abs(per_second) >= 999.5 else f"{per_second:.3g}"
+
+
 def format_percent(fraction: float) -> str:
     """Formats a fraction as percent: ``0.0312`` becomes ``+3.1 %``."""
     return f"{100 * fraction:+.1f} %"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
-from deeppool.units import format_bit_rate, format_bytes, format_percent, format_seconds, parse_seconds
+from deeppool.units import format_bit_rate, format_bytes, format_percent, format_rate, format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,11 @@ def test_percent_always_shows_its_sign(fraction: float, text: str) -> None:
 def test_the_text_of_a_time_means_that_time_to_three_digits(seconds: float) -> None:
     number, unit = format_seconds(seconds).split()
     assert float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0, "0"), (0.0123, "0.0123"), (47.12, "47.1"), (999.4, "999"), (999.6, "1,000"), (1063.0, "1,060")],
+)
+def test_rates_have_no_exponent(rate: float, text: str) -> None:
+    assert format_rate(rate) == text

@@ -12,7 +12,7 @@ from deeppool.records.compute_times import NOTEWORTHY, straggler
 from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 DEVIATION = 0.15
 """Error of a planned iteration time from which its layer times should be corrected."""
@@ -158,7 +158,7 @@ def _background_training(record: TrainingRecord, plan: Plan | None, file: str) -
     if not trained:
         ended = "; ".join(dict.fromkeys(str(each) for each in record.background))
         return Finding("collocation", "no", None, ended, "")
-    evidence = ", ".join(f"{each.name} trained {each.throughput:.3g} samples/s" for each in trained)
+    evidence = ", ".join(f"{each.name} trained {format_rate(each.throughput)} samples/s" for each in trained)
     return Finding(
         "collocation",
         "unknown",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from deeppool.base.sharing import Sharing
 from deeppool.errors import InvalidValueError
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 DECIDED_SECONDS = 10.0
 """Seconds within which a run that has just started checks its arguments; no process is started before."""
@@ -40,7 +40,7 @@ class BoundInterval:
             return f"{bound} {when}: nothing was measured under it"
         return (
             f"{bound} {when}: {self.iterations} iterations, slowdown {format_percent(self.slowdown)}, background "
-            f"{self.background_throughput:.3g} samples/s"
+            f"{format_rate(self.background_throughput)} samples/s"
         )
 
 

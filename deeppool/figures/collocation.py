@@ -11,7 +11,7 @@ from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 
 def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
@@ -115,7 +115,7 @@ def _share_bar(kind: SpanKind, place: str, share: float, note: str, dark: bool) 
 
 def _harvest(back: BackgroundResult) -> str:
     return (
-        f"{back.throughput:.3g} samples/s collocated, {back.alone_throughput:.3g} alone; "
+        f"{format_rate(back.throughput)} samples/s collocated, {format_rate(back.alone_throughput)} alone; "
         f"{100 * back.harvest_of_idle:.0f} % of the idle time"
     )
 

@@ -11,7 +11,7 @@ from deeppool.base.live_sample import Condition, LiveSample
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, time_unit
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 NEWEST = 600
 """Default number of samples drawn; a page redraws them several times a second."""
@@ -166,7 +166,9 @@ def _throughput(samples: Sequence[LiveSample], dark: bool) -> go.Scatter:
     found = throughput(samples)
     return go.Scatter(
         name="background",
-        mode="lines",
+        # A phase may have one sample, of which there is no line.
+        mode="lines+markers",
+        marker={"size": 4},
         x=[time for time, _ in found],
         y=[rate for _, rate in found],
         line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
@@ -186,7 +188,7 @@ def _headings(samples: Sequence[LiveSample], level: float | None) -> list[str]:
         )
     ended = [f"rank {job.rank} has ended" for job in (samples[-1].background if samples else ()) if job.reason]
     rates = throughput(samples)
-    now = "rests or begins" if not rates or rates[-1][1] is None else f"{rates[-1][1]:.3g} samples/s now"
+    now = "rests or begins" if not rates or rates[-1][1] is None else f"{format_rate(rates[-1][1])} samples/s now"
     return [above, f"Background: {', '.join([now, *ended])}"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from deeppool.records.run_record import Phase, RunRecord, TimeSummary
-from deeppool.units import format_percent, format_seconds, format_tables
+from deeppool.units import format_percent, format_rate, format_seconds, format_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,7 +97,9 @@ def format_value(value: float | None, unit: Unit) -> str:
         return "–"
     if unit == "s":
         return format_seconds(value)
-    return f"{100 * value:.1f} %" if unit == "share" else f"{value:.3g}{' samples/s' if unit == 'samples/s' else ''}"
+    if unit == "samples/s":
+        return f"{format_rate(value)} samples/s"
+    return f"{100 * value:.1f} %" if unit == "share" else f"{value:.3g}"
 
 
 def format_change(change: FigureChange) -> str:

@@ -13,7 +13,7 @@ from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.cost_saved import CostSaved
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +295,8 @@ class RunRecord:
             back = self.background
             home = "" if back.home == "process" else f" ({back.home})"
             lines.append(
-                f"background   {back.model} at {back.priority}{home}: {back.throughput:.3g} samples/s, alone "
-                f"{back.alone_throughput:.3g}: harvest {100 * back.harvest:.0f} %"
+                f"background   {back.model} at {back.priority}{home}: {format_rate(back.throughput)} samples/s, alone "
+                f"{format_rate(back.alone_throughput)}: harvest {100 * back.harvest:.0f} %"
                 f"{format_interval(back.harvest_margin)}, which is "
                 f"{100 * back.harvest_of_idle:.0f} % of the idle time ({back.ended})"
             )

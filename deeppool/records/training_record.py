@@ -9,7 +9,7 @@ from deeppool.records.compute_times import ComputeTimes, straggler
 from deeppool.records.run_record import GovernorResult, StageTimes, TimeSummary, format_losses, governor_lines
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.records.trials_record import TrialsRecord
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Metrics:
     def __str__(self) -> str:
         return (
             f"update {self.update}: loss {format_loss(self.loss)}, {format_seconds(self.seconds)}, "
-            f"{self.samples_per_second:.3g} samples/s"
+            f"{format_rate(self.samples_per_second)} samples/s"
         )
 
 
