@@ -9,7 +9,6 @@ run and the all-reduces of branches that run side by side, of which the search i
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import groupby
 
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE, amplification
@@ -57,7 +56,7 @@ def _counts(plan: Placement) -> Iterator[Change]:
     """Yields other GPU counts for layers in a row of one count, and for each layer."""
     options, count, end = plan.options, len(plan.costs.gpu_counts), 0
     runs = []
-    for _, run in groupby(options):
+    for _, run in itertools.groupby(options):
         start, end = end, end + len(list(run))
         runs.append(range(start, end))
     for layers in [*(run for run in runs if len(run) > 1), *(range(layer, layer + 1) for layer in range(len(options)))]:
