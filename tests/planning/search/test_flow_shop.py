@@ -129,7 +129,7 @@ def test_ways_that_the_search_does_not_go_on_with_count_for_what_it_states(monke
 
 
 def test_more_ways_follow_where_those_left_out_may_be_faster(monkeypatch):
-    """One way at a time takes the fewer seconds of the second layer and misses the 9.5 s."""
+    """One way at a time states less than the optimum of all assignments; with a thousand besides it is found."""
     costs, order = layers([(1.0, 2.0)] * 6, [MEBIBYTE] * 6, 1 / MEBIBYTE), range(6)
     times = [Placement(costs, each, (0,) * 6).iteration_time for each in itertools.product((0, 1), repeat=6)]
     found = []
