@@ -346,7 +346,7 @@ def test_an_all_reduce_longer_than_what_is_left_is_exposed_by_the_rest():
     ]
 
 
-def shaped(predecessors, input_bytes, parameter_bytes, forward):
+def shaped(predecessors, input_bytes, parameter_bytes, forward, update=0.0):
     """Layers that take ``forward[g]`` on g GPUs, and 100 s on other counts of 1, 2 and 4; backward takes no time.
 
     A GPU sends 20 bytes in a second, which is also what two of them need to all-reduce 20 bytes.
@@ -358,7 +358,7 @@ def shaped(predecessors, input_bytes, parameter_bytes, forward):
         for layer, own in zip(graph.layers, times, strict=True)
     ]
     link = Link(20.0, 0.0, "made by hand")
-    return make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "made by hand", 4, link, link), 4
+    return make_profile(graph, measurements, (1, 2, 4), update), Cluster(4, "made by hand", 4, link, link), 4
 
 
 def bounds(problem):
@@ -401,6 +401,18 @@ def test_branches_all_reduce_concurrently_with_the_layer_before_them(heavy):
     assert optimum(definition, None) == pytest.approx(30.001)
     assert max(bounds(problem)) <= 30.001 * (1 + ROUNDING)
     assert made.iteration_time in (pytest.approx(30.001), pytest.approx(40.001))
+
+
+def test_branches_leave_a_gpu_idle_that_updates_another_layer():
+    """Four layers take 1 s each, the updates of three of them 2 s each; the first two run side by side, the others on GPU 0.
+
+    A branch on GPU 0 leaves it two layers to update: 3 + 4 s. With the branches on two others all updates run at once.
+    """
+    problem = shaped([(), (), (0, 1), (2,)], [(), (), (0, 0), (0,)], [20, 20, 0, 20], [{1: 1}] * 4, update=0.1)
+    made, _ = check(problem, None)
+    assert made.iteration_time == pytest.approx(5)
+    assert made.optimality == "exact"
+    assert 0 not in {first for _, first in places_of(made)[:2]}
 
 
 # -- the record -------------------------------------------------------------------------------------

@@ -161,14 +161,13 @@ class Definition:
     def _laid_out(self, lanes, end, room, widths):
         """Yields the first GPU and width of each group, in the order of their GPUs.
 
-        A group fits into a node or starts with one. It starts next to the group before or with a node: shifting it
-        there brings it into no other node.
+        A group fits into a node or starts with one. GPUs may stay idle before it, which the update of another layer uses.
         """
         node = self.cluster.gpus_per_node
         if not lanes:
             yield ()
             return
-        for first in {end, *range(-(-end // node) * node, room, node)[:2]}:
+        for first in range(end, room):
             for width in (width for width in widths if width <= room - first):
                 if first // node == (first + width - 1) // node if width <= node else first % node == 0:
                     for others in self._laid_out(lanes - 1, first + width, room, widths):
