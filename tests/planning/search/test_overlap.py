@@ -404,7 +404,7 @@ def test_branches_all_reduce_concurrently_with_the_layer_before_them(heavy):
 
 
 def test_branches_leave_a_gpu_idle_that_updates_another_layer():
-    """Four layers take 1 s each, the updates of three of them 2 s each; the first two run side by side, the others on GPU 0.
+    """Four layers take 1 s each, the first two side by side; three also take 2 s to update; GPU 0 runs the others.
 
     A branch on GPU 0 leaves it two layers to update: 3 + 4 s. With the branches on two others all updates run at once.
     """

@@ -161,7 +161,7 @@ class Definition:
     def _laid_out(self, lanes, end, room, widths):
         """Yields the first GPU and width of each group, in the order of their GPUs.
 
-        A group fits into a node or starts with one. GPUs may stay idle before it, which the update of another layer uses.
+        A group fits into a node or starts with one. GPUs may stay idle before it: one may update another layer then.
         """
         node = self.cluster.gpus_per_node
         if not lanes:
