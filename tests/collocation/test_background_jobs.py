@@ -4,7 +4,7 @@ they say."""
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from deeppool.job import Job
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.shared_page import SharedPage
 from tests.processes.children import runs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
@@ -87,13 +88,6 @@ def jobs_of(job: Job, launcher: LocalLauncher, sharing: Sharing) -> Iterator[Bac
 def background_processes() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
     return [child for child in children if runs(child, "collocation.background_process")]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
 
 
 def cpu_of_threads(process: psutil.Process) -> dict[int, float]:

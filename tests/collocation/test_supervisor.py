@@ -1,8 +1,8 @@
 """The supervisor's reactions to its background processes; the processes are fakes."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from deeppool.collocation.supervisor import Supervisor
 from deeppool.job import Job
 from deeppool.processes.managed_process import Inbox
 from deeppool.processes.shared_page import SharedPage
+from tests.waiting import wait_until
 
 GIB = 2**30
 PIDS = itertools.count(2**22 + 1)
@@ -104,11 +105,7 @@ def job(**choices: object) -> BackgroundJob:
     return BackgroundJob(Job("resnet18", (3, 32, 32), batch=2), **choices)
 
 
-def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+soon = partial(wait_until, pause=0.005)
 
 
 def test_after_a_finished_job_the_next_one_starts(make_supervisor, launcher: FakeLauncher) -> None:

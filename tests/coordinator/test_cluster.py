@@ -7,8 +7,7 @@ are sent from node to node.
 import importlib.util
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.processes.children import runs
 from tests.runs import test_elastic_ranks
 from tests.runs.test_train import losses, make_job, make_plan
 from tests.strategies import profile_from_times
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -138,13 +138,6 @@ def running(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.1)
 
 
 def trained(coordinator: dp.Coordinator, *jobs: int) -> ClusterStatus:

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +12,7 @@ import pytest
 from deeppool.device import control_group
 from deeppool.device.cpu import usable_cores
 from deeppool.processes.rank_group import private_folder
+from tests.waiting import wait_until
 
 HOME = control_group.home()
 permitted = pytest.mark.skipif(HOME is None, reason="control groups may not be made here")
@@ -61,13 +60,6 @@ def go(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
 
 
 def groups(run: str) -> list[Path]:

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from deeppool.processes import stop_detector
 from deeppool.records.run_record import RunRecord
 from tests.processes.children import gone, in_order, runs
 from tests.strategies import profile_from_times
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("in_the_checkout")]
 
@@ -91,13 +91,6 @@ def ranks(launcher: int | None = None) -> list[psutil.Process]:
 
 def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
     return processes("collocation.background_process", launcher)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

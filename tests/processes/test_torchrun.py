@@ -34,6 +34,7 @@ from tests.processes import restarted_job
 from tests.processes.children import gone, runs
 from tests.runs import test_elastic_ranks
 from tests.strategies import profile_from_times
+from tests.waiting import wait_until
 
 EXAMPLE = "examples.two_branch:two_branch"
 TIMEOUT = 300
@@ -60,13 +61,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 @dataclass

@@ -21,18 +21,10 @@ from deeppool.records.training_record import Metrics
 from deeppool.widgets.run_panel import RunPanel
 from tests.processes.children import children, gone
 from tests.runs.test_train import losses, make_job, make_plan, ranks
+from tests.waiting import TIMEOUT, wait_until
 
-TIMEOUT = 180
-"""Seconds for what takes a moment on an idle machine."""
 LONG = 100_000
 """More updates than any test waits for."""
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
 
 
 # -- any call that reports progress -----------------------------------------------------------------

@@ -18,7 +18,8 @@ from deeppool.records.run_record import RunRecord
 from deeppool.runs import launch
 from deeppool.widgets import CollocationPanel, collocation_panel
 from tests.figures.records import run_of, two_layer_plan
-from tests.runs.test_handle import TIMEOUT, wait_until, with_processes
+from tests.runs.test_handle import with_processes
+from tests.waiting import TIMEOUT, wait_until
 
 ENDED = BackgroundSample(1, "ended", "killed by <signal> 9", 1.0, 2, 8)
 

@@ -9,7 +9,7 @@ from deeppool.errors import RankFailedError, RunCancelledError
 from deeppool.runs.mode_comparison.compare import compare_modes
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
 from deeppool.widgets import ModeComparisonPanel, mode_comparison_panel
-from tests.runs.test_handle import TIMEOUT, wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 DONE = ModeComparison(
     "digits", 2, 0.05, "a <processor>",

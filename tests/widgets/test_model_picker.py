@@ -15,7 +15,8 @@ from deeppool.graph.capture.capture import capture
 from deeppool.widgets import ModelPicker
 from deeppool.widgets.model_picker import GIVEN, OWN
 from tests.strategies import profile_from_times
-from tests.widgets.waiting import ended, until
+from tests.waiting import wait_until
+from tests.widgets.waiting import ended
 
 
 def small() -> nn.Module:
@@ -214,7 +215,7 @@ def test_two_clicks_are_one_capture(monkeypatch):
     picker.row.start.click()
     assert picker.row.run is run
     leave.set()
-    until(lambda: not picker.row.start.disabled)
+    wait_until(lambda: not picker.row.start.disabled)
 
 
 def test_models_of_a_similar_name_are_offered_and_captured_by_one_click() -> None:

@@ -2,7 +2,7 @@
 
 import deeppool as dp
 from deeppool.widgets.run_panel import RunPanel
-from tests.runs.test_handle import TIMEOUT, wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 def test_devices_are_not_offered_after_the_end() -> None:

@@ -11,7 +11,7 @@ from deeppool.base import cancellation, run_registry
 from deeppool.errors import RunCancelledError
 from deeppool.widgets import RunsPanel
 from deeppool.widgets.runs_panel import describe
-from tests.runs.test_handle import wait_until
+from tests.waiting import wait_until
 
 PATIENCE = 300
 NEVER = 10_000.0

@@ -10,8 +10,8 @@ from deeppool.widgets import OrderPanel, TechniquePanel, order_panel, technique_
 from deeppool.widgets.live_figure import LiveFigure
 from tests.interleaving.crossover.test_scheduler import make_job
 from tests.records.test_recorded_files import RECORDED
-from tests.runs.test_handle import TIMEOUT, wait_until
 from tests.runs.test_technique_comparison import measured, predicted
+from tests.waiting import TIMEOUT, wait_until
 
 
 def test_a_technique_panel_shows_gains_and_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

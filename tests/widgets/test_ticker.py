@@ -4,8 +4,7 @@ import threading
 
 from deeppool.runs.handle import start
 from deeppool.widgets.ticker import follow
-
-TIMEOUT = 300
+from tests.waiting import TIMEOUT
 
 
 def test_a_run_is_drawn_while_it_reports_nothing_and_no_longer_once_it_has_ended() -> None:

@@ -13,7 +13,7 @@ from deeppool.records.measured_transfers import MeasuredTransfers
 from deeppool.widgets import TransferPanel, transfer_panel
 from tests.execution.data_parallel.test_measure import measured
 from tests.interleaving.crossover.test_scheduler import make_job
-from tests.runs.test_handle import TIMEOUT, wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 class Scripted:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from deeppool.profiling.network import measure, patterns
 from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_precise
 from tests.processes.children import gone, in_order, runs
 from tests.strategies import make_graph, measured_network, profile_from_times
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = 600
@@ -353,10 +353,7 @@ def test_control_c_ends_every_process_and_saves_nothing(tmp_path):
 def test_ranks_do_not_outlive_a_killed_command(tmp_path):
     with measuring(tmp_path) as (launcher, everything):
         launcher.kill()
-    deadline = time.monotonic() + 60
-    while not all(map(gone, everything)):
-        assert time.monotonic() < deadline, everything
-        time.sleep(0.05)
+    wait_until(lambda: all(map(gone, everything)), 60, everything)
     assert len(everything) == 2
     assert not (tmp_path / "mine.json").exists()
 
