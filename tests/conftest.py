@@ -13,6 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.processes.fork_server_client import fork_server
+from tests.command import deeppool  # noqa: F401
 from tests.network_namespaces import linked_namespaces
 
 # What the collection imports stays until the end: collecting it as garbage is a third of the collection's time.

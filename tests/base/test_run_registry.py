@@ -16,9 +16,10 @@ import pytest
 import deeppool as dp
 from deeppool.base import cancellation, run_registry, serialization
 from deeppool.errors import RunCancelledError, RunError
-from tests.cli.test_cli import Command, deeppool  # noqa: F401  (a fixture)
+from tests.command import Command
 from tests.figures.records import two_layer_plan
-from tests.runs.test_handle import Steps, wait_until
+from tests.runs.test_handle import Steps
+from tests.waiting import wait_until
 
 PATIENCE = 300
 
@@ -214,7 +215,7 @@ def test_every_function_that_starts_processes_is_registered(monkeypatch: pytest.
 # -- from the command line --------------------------------------------------------------------------
 
 
-def test_the_command_lists_runs_and_ends_one(deeppool: Command) -> None:  # noqa: F811
+def test_the_command_lists_runs_and_ends_one(deeppool: Command) -> None:
     assert deeppool("running").out == "nothing is under way\n"
     assert deeppool("running", "--json").json == {"running": []}
     with other_process() as process:
@@ -227,7 +228,7 @@ def test_the_command_lists_runs_and_ends_one(deeppool: Command) -> None:  # noqa
         assert process.wait(PATIENCE) == 0
 
 
-def test_a_run_that_is_not_there_cannot_be_ended(deeppool: Command) -> None:  # noqa: F811
+def test_a_run_that_is_not_there_cannot_be_ended(deeppool: Command) -> None:
     outcome = deeppool("running", "--stop", "1-1")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "error: no run '1-1' is in progress: there is none (see deeppool running)\n"

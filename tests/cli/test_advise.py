@@ -1,27 +1,22 @@
 """``deeppool advise``: text, JSON, files and the page."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
+from tests.command import Command, Outcome
 
 ARGUMENTS = ["--gpus", "4", "--global-batch", "8"]
 
 
 @pytest.fixture
-def advise(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def advise(deeppool: Command, tmp_path: Path):
     profile = dp.save(dp.find_profile("resnet50-cpu"), tmp_path / "mine.json")
 
-    def run(*arguments: str, model: str = str(profile)) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["deeppool", "advise", model, *ARGUMENTS, *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capfd.readouterr()
-        return int(end.value.code or 0), output.out, output.err
+    def run(*arguments: str, model: str = str(profile)) -> Outcome:
+        return deeppool("advise", model, *ARGUMENTS, *arguments)
 
     return run
 

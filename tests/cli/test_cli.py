@@ -4,20 +4,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.cli import app, main
+from deeppool.cli import app
 from deeppool.cluster.cluster import find_cluster
 from deeppool.device.datasheet import GPUS
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.units import format_seconds
+from tests.command import Command
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -25,40 +24,6 @@ pytestmark = pytest.mark.usefixtures("in_the_checkout")
 
 EXAMPLE = "examples.two_branch:two_branch"
 COMMANDS = sorted(command.name for command in app.registered_commands)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The one object on standard output; Infinity and NaN are not JSON."""
-
-        def refuse(constant: str) -> None:
-            raise AssertionError(f"{constant} is not JSON")
-
-        return json.loads(self.out, parse_constant=refuse)
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def deeppool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the command in this process, which has torch loaded already: exit code, standard output and error."""
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["deeppool", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capfd.readouterr()
-        return Outcome(int(end.value.code or 0), output.out, output.err)
-
-    return run
 
 
 @pytest.fixture(scope="module")

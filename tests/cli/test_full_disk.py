@@ -10,12 +10,12 @@ from typing import IO
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.collocation.interference import measure as interference_measure
 from deeppool.profiling.network import measure as network_measure
 from deeppool.runs import launch, train
 from deeppool.simulation.device.interference import Arrangement, Interference
 from tests.cluster.test_measured_network import RISING
+from tests.command import Command
 from tests.figures.records import run_of, training_of
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.strategies import make_graph, profile_from_times
@@ -66,15 +66,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interference_measure, "measure_interference", lambda *_, **__: INTERFERENCE)
 
 
-def run(folder: Path, command: str, files: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    filled = command.format(files=files, full=folder)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
-        patch.setattr(sys, "argv", ["deeppool", *filled.split()])
-        capfd.readouterr()
-        main()
-    return int(end.value.code or 0), *capfd.readouterr()
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -95,16 +86,16 @@ def run(folder: Path, command: str, files: Path, capfd: pytest.CaptureFixture[st
     ],
 )
 def test_the_result_is_printed_and_then_one_error(
-    command: str, files: Path, full: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    command: str, files: Path, full: Path, tmp_path: Path, deeppool: Command
 ) -> None:
-    code, out, error = run(full, f"{command} --json", files, capfd)
+    code, out, error = deeppool(*command.format(files=files, full=full).split(), "--json")
     assert code == 1
     last = error.splitlines()[-1]
     assert last == f"error: cannot write {full}/found.json: No space left on device (choose another path)"
     assert "Traceback" not in error
     assert [path.name for path in full.iterdir()] in ([], ["found.json.partial"])
     # What the command prints where there is room.
-    code, expected, _ = run(tmp_path, f"{command} --json", files, capfd)
+    code, expected, _ = deeppool(*command.format(files=files, full=tmp_path).split(), "--json")
     assert code == 0
     assert json.loads(out).keys() == json.loads(expected).keys()
     assert json.loads(out)["format"] == json.loads(expected)["format"]
@@ -134,7 +125,7 @@ def test_a_full_disk_under_standard_output_costs_no_file_and_is_one_error(files:
 
 
 def test_a_profile_is_measured_to_its_end_although_its_log_cannot_be_written(
-    files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: Path, tmp_path: Path, deeppool: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Path.open
 
@@ -144,6 +135,6 @@ def test_a_profile_is_measured_to_its_end_although_its_log_cannot_be_written(
         return plain(path, mode, *rest, **more)
 
     monkeypatch.setattr(Path, "open", open_with_room)
-    code, out, _ = run(tmp_path, f"profile {MODEL} --seconds 0.1 -o {{full}}/found.json --json", files, capfd)
+    code, out, _ = deeppool(*f"profile {MODEL} --seconds 0.1 -o {tmp_path}/found.json --json".split())
     assert (code, json.loads(out)["format"]) == (0, "deeppool/profile")
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]

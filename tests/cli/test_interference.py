@@ -1,11 +1,10 @@
 """``deeppool interference``: what is asked for, what is saved and told, what an interrupt leaves."""
 
-import sys
+from functools import partial
 
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.collocation.interference import measure as interference_measure
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
@@ -22,19 +21,12 @@ FOUND = Interference(
 
 
 @pytest.fixture
-def deeppool(capfd, monkeypatch, tmp_path):
+def interference(deeppool, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["deeppool", "interference", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return (end.value.code or 0, *capfd.readouterr())
-
-    return run
+    return partial(deeppool, "interference")
 
 
-def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(deeppool, monkeypatch):
+def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(interference, monkeypatch):
     asked = []
 
     def measure(**options):
@@ -43,26 +35,26 @@ def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(deeppool, m
         return FOUND
 
     monkeypatch.setattr(interference_measure, "measure_interference", measure)
-    code, out, _ = deeppool("-o", "pairs.json", "--device", "cpu")
+    code, out, _ = interference("-o", "pairs.json", "--device", "cpu")
     assert (code, asked) == (0, [{"device": "cpu"}])
     assert dp.load("pairs.json") == FOUND
     assert str(FOUND) in out and "60 % of waits of 1 ms" in out
     assert out.endswith("Simulate with it: deeppool simulate PLAN … --interference pairs.json\n")
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(deeppool, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(interference, monkeypatch):
     monkeypatch.setattr(interference_measure, "CpuBench", None)
-    code, out, error = deeppool("-o", "nowhere/pairs.json")
+    code, out, error = interference("-o", "nowhere/pairs.json")
     assert (code, out) == (1, "")
     assert error.startswith("error: cannot write nowhere/pairs.json: there is no folder nowhere")
 
 
-def test_an_interrupt_leaves_no_file(deeppool, monkeypatch, tmp_path):
+def test_an_interrupt_leaves_no_file(interference, monkeypatch, tmp_path):
     def measure(**options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(interference_measure, "measure_interference", measure)
-    code, out, error = deeppool("-o", "pairs.json")
+    code, out, error = interference("-o", "pairs.json")
     assert (code, out) == (1, "")
     assert error == "error: interrupted; every process was ended, nothing was saved\n"
     assert list(tmp_path.iterdir()) == []

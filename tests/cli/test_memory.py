@@ -1,12 +1,10 @@
 """``deeppool plan --memory``: from a model to a plan that fits, or one line that says why none does."""
 
 import json
-import sys
 
 import pytest
 
 from deeppool.base import serialization
-from deeppool.cli import main
 from deeppool.cli.options import memory_size
 from deeppool.cluster.cluster import find_cluster
 from tests.strategies import make_graph, profile_from_times
@@ -20,17 +18,10 @@ def profile_file(tmp_path):
     return serialization.write(profile, tmp_path / "profile.json")
 
 
-@pytest.fixture
-def deeppool(capfd, monkeypatch):
-    def run(*arguments):
-        # Bad usage is told in a box as wide as the terminal.
-        monkeypatch.setenv("COLUMNS", "200")
-        monkeypatch.setattr(sys, "argv", ["deeppool", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return (end.value.code or 0, *capfd.readouterr())
-
-    return run
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """Bad usage is told in a box as wide as the terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def test_plan_prints_what_each_gpu_holds(deeppool, profile_file):

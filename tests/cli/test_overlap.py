@@ -1,13 +1,11 @@
 """``deeppool plan``: all-reduces overlap the backward pass, unless the network model is the paper's."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
 from tests.strategies import make_graph, profile_from_times
 
 PLAN = ("--gpus", "4", "--global-batch", "8", "--cluster", "dgx-a100", "--json")
@@ -20,28 +18,18 @@ def profile_file(tmp_path: Path) -> Path:
     return dp.save(profile_from_times(graph, times), tmp_path / "profile.json")
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["deeppool", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    output = capsys.readouterr()
-    return int(end.value.code or 0), output.out, output.err
-
-
 @pytest.mark.parametrize("more", [(), ("--limit-scope", "iteration", "--amplification-limit", "2")])
-def test_plan_and_its_simulation_overlap(capsys, monkeypatch, profile_file, tmp_path, more):
+def test_plan_and_its_simulation_overlap(deeppool, profile_file, tmp_path, more):
     file = tmp_path / "plan.json"
-    code, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN, *more, "-o", file)
+    code, out, _ = deeppool("plan", profile_file, *PLAN, *more, "-o", file)
     made = json.loads(out)
     assert (code, made["overlap_sync"]) == (0, True)
     limit, scope = (2.0, "iteration") if more else (None, "layer")
     assert made["iteration_time"] == dp.plan(dp.load(profile_file), 4, 8, limit, limit_scope=scope).iteration_time
-    code, out, _ = run(capsys, monkeypatch, "simulate", file, "--json")
+    code, out, _ = deeppool("simulate", file, "--json")
     assert (code, json.loads(out)["iteration_time"]) == (0, pytest.approx(made["iteration_time"]))
 
 
-def test_nothing_overlaps_in_the_papers_model(capsys, monkeypatch, profile_file):
-    _, out, _ = run(capsys, monkeypatch, "plan", profile_file, *PLAN, "--network-model", "paper")
+def test_nothing_overlaps_in_the_papers_model(deeppool, profile_file):
+    _, out, _ = deeppool("plan", profile_file, *PLAN, "--network-model", "paper")
     assert json.loads(out)["overlap_sync"] is False

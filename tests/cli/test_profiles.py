@@ -1,13 +1,11 @@
 """``deeppool profile --list``, ``--compare``, profiles by name, and cautions where an uncertain profile is used."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 
 from deeppool.base import serialization
-from deeppool.cli import main
 from deeppool.planning.planner import plan
 from deeppool.profiling import shipped
 from deeppool.profiling.iteration_check import IterationCheck
@@ -18,22 +16,11 @@ UNCERTAIN = replace(GOOD, checks=(IterationCheck(8, 1.2, 1.0, 0.01, 5),))
 CAUTION = "the profile's layers add up to 20.0 % more than the whole iteration at batch 8, beyond the bound of 8 %"
 
 
-@pytest.fixture
-def deeppool(capfd, monkeypatch):
-    def run(*arguments):
-        monkeypatch.setenv("COLUMNS", "200")
-        monkeypatch.setattr(sys, "argv", ["deeppool", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return (end.value.code or 0, *capfd.readouterr())
-
-    return run
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The current folder: files of a good profile, an uncertain one and a slower one; the good one is shipped too."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
     serialization.write(GOOD, tmp_path / "shipped" / "drawn-cpu.json")

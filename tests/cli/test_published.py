@@ -1,33 +1,23 @@
 """``deeppool plan --search published`` on the command line."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
 from tests.planning.search.test_published import breaks_its_limit
 
 
 @pytest.fixture
-def plan_command(tmp_path, capfd, monkeypatch):
+def plan_command(deeppool, tmp_path):
     """Plans the hand-made profile for four GPUs: exit code, standard output and error."""
     profile, cluster, batch = breaks_its_limit()
     dp.save(profile, tmp_path / "profile.json")
     dp.save(cluster, tmp_path / "cluster.json")
-
-    def run(*arguments):
-        given = [tmp_path / "profile.json", "--gpus", cluster.gpus, "--global-batch", batch]
-        given += ["--cluster", tmp_path / "cluster.json", "--amplification-limit", 1.5, *arguments]
-        monkeypatch.setattr(sys, "argv", ["deeppool", "plan", *map(str, given)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capfd.readouterr()
-        return int(end.value.code or 0), output.out, output.err
-
-    return run
+    given = [tmp_path / "profile.json", "--gpus", cluster.gpus, "--global-batch", batch]
+    given += ["--cluster", tmp_path / "cluster.json", "--amplification-limit", 1.5]
+    return partial(deeppool, "plan", *given)
 
 
 def test_a_published_plan_as_json_names_its_search_its_claim_and_what_is_over_the_limit(plan_command):

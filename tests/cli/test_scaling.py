@@ -1,12 +1,11 @@
 """``deeppool scaling``: what goes to standard output and into the file, and how errors are told."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.planning.studies.steps_to_accuracy import NAMED
 from tests.strategies import make_graph, profile_from_times
 
@@ -14,25 +13,18 @@ STEPS = dp.StepsTable("mine", "trained", ((4, 800), (64, 100)))
 
 
 @pytest.fixture
-def deeppool(capfd, monkeypatch, tmp_path):
+def scaling(deeppool, monkeypatch, tmp_path):
     """Runs ``deeppool scaling`` in a folder with a profile and a table of steps: exit code, output, error."""
     profile = profile_from_times(make_graph([()]), [lambda batch: 1e-3 * batch], (1, 2, 4, 8))
     dp.save(profile, tmp_path / "profile.json")
     dp.save(STEPS, tmp_path / "steps.json")
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["deeppool", "scaling", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capfd.readouterr()
-        return int(end.value.code or 0), output.out, output.err
-
-    return run
+    return partial(deeppool, "scaling")
 
 
-def test_json_is_one_object_with_the_study_that_the_library_makes(deeppool):
-    code, out, _ = deeppool(
+def test_json_is_one_object_with_the_study_that_the_library_makes(scaling):
+    code, out, _ = scaling(
         *"profile.json --gpus 6 --global-batch 8 --network 10,1000 --steps-to-accuracy steps.json --json".split()
     )
     found = json.loads(out)
@@ -45,8 +37,8 @@ def test_json_is_one_object_with_the_study_that_the_library_makes(deeppool):
     assert (found["steps_name"], found["per_gpu_batch"], found["bandwidths"]) == ("mine", 8, [1.25e9, 1.25e11])
 
 
-def test_people_get_a_table_and_the_file_is_the_study(deeppool):
-    code, out, _ = deeppool(
+def test_people_get_a_table_and_the_file_is_the_study(scaling):
+    code, out, _ = scaling(
         *"profile.json --gpus 4 --global-batch 8 --per-gpu-batch 4 --amplification-limit 1.5 --network-model paper "
         "--network 10 -o study.json".split()
     )
@@ -56,30 +48,30 @@ def test_people_get_a_table_and_the_file_is_the_study(deeppool):
     assert (study.amplification_limit, study.network_model) == (1.5, "paper")
 
 
-def test_without_a_file_the_steps_are_an_example_and_say_so(deeppool):
-    _, out, _ = deeppool("profile.json", "--gpus", "2", "--network", "10")
+def test_without_a_file_the_steps_are_an_example_and_say_so(scaling):
+    _, out, _ = scaling("profile.json", "--gpus", "2", "--network", "10")
     assert "Steps: an example (round numbers chosen for this example, from no paper and no training)." in out
 
 
-def test_the_curve_of_a_paper_is_found_by_its_name_and_shown_with_its_source(deeppool):
-    code, out, _ = deeppool(*"profile.json --gpus 2 --network 10 --steps-to-accuracy vgg11-shallue2019 --json".split())
+def test_the_curve_of_a_paper_is_found_by_its_name_and_shown_with_its_source(scaling):
+    code, out, _ = scaling(*"profile.json --gpus 2 --network 10 --steps-to-accuracy vgg11-shallue2019 --json".split())
     found, curve = json.loads(out), NAMED["vgg11-shallue2019"]
     assert (code, found["steps_name"], found["steps_source"]) == (0, curve.name, curve.source)
     assert {x["steps"] for x in found["points"] if x["strategy"] == "strong"} == {curve.steps(256)}
 
 
-def test_the_names_of_built_in_curves_are_in_the_help(deeppool):
-    _, out, _ = deeppool("--help")
+def test_the_names_of_built_in_curves_are_in_the_help(scaling):
+    _, out, _ = scaling("--help")
     text = "".join(out.replace("│", "").split())  # wrapped inside names
     assert all(name in text for name in NAMED)
 
 
-def test_a_file_that_cannot_be_written_is_reported_before_the_study(deeppool, monkeypatch):
+def test_a_file_that_cannot_be_written_is_reported_before_the_study(scaling, monkeypatch):
     def never(*_, **__):
         raise AssertionError("it studied")
 
     monkeypatch.setattr("deeppool.planning.studies.scaling.scaling", never)
-    code, _, err = deeppool("profile.json", "-o", "absent/study.json")
+    code, _, err = scaling("profile.json", "-o", "absent/study.json")
     assert code == 1
     assert "there is no folder absent" in err
 
@@ -97,8 +89,8 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_study(deeppool, mo
         ("steps.json", 1, "field 'format' is 'deeppool/steps-table', expected 'deeppool/profile'"),
     ],
 )
-def test_an_error_is_reported_on_standard_error_alone(deeppool, arguments, code, phrase):
-    found, out, err = deeppool(*arguments.split())
+def test_an_error_is_reported_on_standard_error_alone(scaling, arguments, code, phrase):
+    found, out, err = scaling(*arguments.split())
     assert (found, out) == (code, "")
     assert phrase in " ".join(err.replace("│", " ").split())
     assert code == 2 or err.count("\n") == 1

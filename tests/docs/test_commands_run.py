@@ -12,7 +12,7 @@ from deeppool.device.datasheet import find_gpu
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.simulation.device.interference import Arrangement, Interference
 from examples import own_training
-from tests.cli.test_cli import Command, deeppool  # noqa: F401  (a fixture)
+from tests.command import Command
 from tests.docs.markdown import blocks
 from tests.docs.test_guides import CHECKOUT, PAGES, commands
 
@@ -97,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_all(typed: list[list[str]], deeppool: Command) -> dict[str, str]:  # noqa: F811
+def run_all(typed: list[list[str]], deeppool: Command) -> dict[str, str]:
     """Runs commands one after the other; returns what they print, by what was typed."""
     printed = {}
     for words in typed:
@@ -109,7 +109,7 @@ def run_all(typed: list[list[str]], deeppool: Command) -> dict[str, str]:  # noq
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_laptops_quick_start_runs_to_its_end(deeppool: Command, folder: Path) -> None:  # noqa: F811
+def test_the_laptops_quick_start_runs_to_its_end(deeppool: Command, folder: Path) -> None:
     page = (CHECKOUT / "docs/quick-start-laptop.md").read_text(encoding="utf-8")
     typed = [words for words in commands_of("docs/quick-start-laptop.md") if words[0] != "lab"]
     train = next(place for place, words in enumerate(typed) if words[0] == "plan" and words[1] == "own.json")
@@ -159,7 +159,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("page", GUIDES)
-def test_every_command_of_a_guide_runs(page: str, deeppool: Command, folder: Path, files: Path) -> None:  # noqa: F811
+def test_every_command_of_a_guide_runs(page: str, deeppool: Command, folder: Path, files: Path) -> None:
     for given in files.iterdir():
         shutil.copy(given, folder)
     for own, name in OWN_FILES.get(page, {}).items():
@@ -184,7 +184,7 @@ def test_the_commands_of_every_page_are_run() -> None:
 
 @pytest.mark.slow
 def test_what_the_quick_start_with_8_gpus_does_without_a_gpu_runs(
-    deeppool: Command,  # noqa: F811
+    deeppool: Command,
     folder: Path,
 ) -> None:
     typed = commands_of("docs/quick-start-8-gpus.md")
@@ -205,7 +205,7 @@ def test_what_the_quick_start_with_8_gpus_does_without_a_gpu_runs(
 
 @pytest.mark.stress
 @pytest.mark.timeout(900)
-def test_the_first_command_of_the_readme_prints_what_the_readme_shows(deeppool: Command) -> None:  # noqa: F811
+def test_the_first_command_of_the_readme_prints_what_the_readme_shows(deeppool: Command) -> None:
     """The whole command, as typed: its numbers are estimates, so they are the same everywhere."""
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     first, *_ = commands_of("README.md")

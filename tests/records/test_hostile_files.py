@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.errors import DocumentError
 from deeppool.execution.checkpoint import load_weights
 from deeppool.figures.record_page import record_page
 from deeppool.figures.record_view import record_view
+from tests.command import Command
 from tests.execution.test_checkpoint import copy_of, make_trainer, write
 
 SCRIPT = "<script>alert(1)</script>"
@@ -26,7 +26,7 @@ def renamed(path: Path, old: str, new: str) -> Any:
 
 
 def test_showing_a_plan_imports_nothing_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deeppool: Command
 ) -> None:
     plan = dp.plan(dp.find_profile("vgg16-cpu"), 2, 8)
     (tmp_path / "hostile_module.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
@@ -40,10 +40,8 @@ def test_showing_a_plan_imports_nothing_that_it_names(
         ["diff", str(path), str(path)],
         ["simulate", str(path)],
     ):
-        monkeypatch.setattr(sys, "argv", ["deeppool", *command])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert not end.value.code, capsys.readouterr().err
+        code, _, err = deeppool(*command)
+        assert code == 0, err
     assert not (tmp_path / "executed").exists()
     assert "hostile_module" not in sys.modules
 

@@ -19,7 +19,7 @@ from deeppool.planning.report.as_code import (
     plan_command,
     plan_python,
 )
-from tests.cli.test_cli import Command, deeppool  # noqa: F401  (a fixture)
+from tests.command import Command
 from tests.figures.records import two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
@@ -65,7 +65,7 @@ def test_python_makes_the_same_plan(options: dict[str, Any]) -> None:
 
 
 @each_plan
-def test_the_command_makes_the_same_plan(options: dict[str, Any], deeppool: Command) -> None:  # noqa: F811
+def test_the_command_makes_the_same_plan(options: dict[str, Any], deeppool: Command) -> None:
     plan = dp.plan(dp.load(f"{PROFILE.graph.model}.json"), global_batch=16, **options)
     words = shlex.split(plan_command(plan), comments=True)
     assert (CLUSTER_FILE in words) == ("dp.save(plan.cluster" in plan_command(plan))

@@ -1,13 +1,10 @@
 """Goals of a plan, against every assignment of GPUs."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.report.diff import diff
 from deeppool.planning.search.optimality import optimality_factor
@@ -103,11 +100,9 @@ def test_goal_and_background_are_kept_by_files_and_told_apart(tmp_path):
     assert [item.name for item in changed] == ["goal", "background"]
 
 
-def test_the_command_line_takes_a_goal(capsys, monkeypatch, tmp_path):
+def test_the_command_line_takes_a_goal(deeppool, tmp_path):
     file = dp.save(one_layer(10e-3), tmp_path / "profile.json")
     arguments = ["--gpus", "4", "--global-batch", "16", "--goal", "cluster_throughput", "--background", str(file)]
-    monkeypatch.setattr(sys, "argv", ["deeppool", "plan", str(file), *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code
-    assert "goal cluster_throughput" in capsys.readouterr().out
+    code, out, _ = deeppool("plan", file, *arguments)
+    assert code == 0
+    assert "goal cluster_throughput" in out

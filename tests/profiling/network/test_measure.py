@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import deeppool as dp
-from deeppool.cli import main
 from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.costs.communication import Network
@@ -361,19 +360,9 @@ def test_ranks_do_not_outlive_a_killed_command(tmp_path):
 # -- the command, and torchrun ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def deeppool(capfd, monkeypatch, tmp_path):
-    """Runs the command in this process: exit code, standard output and error."""
+@pytest.fixture(autouse=True)
+def in_a_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["deeppool", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capfd.readouterr()
-        return int(end.value.code or 0), output.out, output.err
-
-    return run
 
 
 def test_the_command_prints_a_table_and_the_next_command(deeppool, monkeypatch):
