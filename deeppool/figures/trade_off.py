@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.records.run_record import RunRecord
 from deeppool.simulation.device.collocated import CollocatedSimulation
@@ -64,7 +65,7 @@ def trade_off(
 
 
 def _predicted(simulations: Sequence[CollocatedSimulation]) -> tuple[list[_Mark], float, str]:
-    _check(simulations, CollocatedSimulation, "CollocatedSimulations, or RunRecords by name")
+    require_all(simulations, CollocatedSimulation, "trade_off", "CollocatedSimulations, or RunRecords by name")
     marks = [
         _Mark(str(one.sharing), (one.slowdown,), (one.harvest,), one.p99_inflation, one.harvest_of_idle)
         for one in simulations
@@ -75,7 +76,7 @@ def _predicted(simulations: Sequence[CollocatedSimulation]) -> tuple[list[_Mark]
 
 def _measured(runs: Mapping[str, Sequence[RunRecord]]) -> tuple[list[_Mark], float, str]:
     every = [run for found in runs.values() for run in found]
-    _check(every, RunRecord, "CollocatedSimulations, or RunRecords by name")
+    require_all(every, RunRecord, "trade_off", "CollocatedSimulations, or RunRecords by name")
     lone = next((run for run in every if run.background is None), None)
     if lone is not None:
         raise InvalidValueError(f"trade_off cannot draw a run without a background: {lone.model}, policy {lone.policy}")
@@ -96,13 +97,6 @@ def _mark(name: str, runs: Sequence[RunRecord]) -> _Mark:
         median(inflations),
         median(back.harvest_of_idle for back in backs),
     )
-
-
-def _check(given: Sequence[object], kind: type, accepted: str) -> None:
-    wrong = next((one for one in given if not isinstance(one, kind)), None)
-    if wrong is not None or not given:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"trade_off cannot draw {what}, it accepts {accepted}")
 
 
 def _trace(mark: _Mark, number: int) -> go.Scatter:

@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.stream_ladder import LadderResult
 from deeppool.figures import theme
+from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.records.run_record import BackgroundResult, RunRecord
 
@@ -29,10 +30,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
         InvalidValueError: none, something else, or a run without a background.
     """
     every = [run for found in runs.values() for run in found]
-    wrong = next((run for run in every if not isinstance(run, RunRecord)), None)
-    if wrong is not None or not every:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"ladder cannot draw {what}, it accepts RunRecords by rung")
+    require_all(every, RunRecord, "ladder", "RunRecords by rung")
     climbed = {name: found for name, found in runs.items() if found}
     harvests = {name: [100 * _background(run).harvest for run in found] for name, found in climbed.items()}
     kept = {name: [kept_throughput(run) for run in found] for name, found in climbed.items()}

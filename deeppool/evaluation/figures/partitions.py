@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
+from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.figures.throughput import collocated_curve, partition_marks
 from deeppool.planning.studies.tradeoff_record import SharedCluster
@@ -20,10 +20,7 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: none, or something else.
     """
-    wrong = next((one for one in shared if not isinstance(one, SharedCluster)), None)
-    if wrong is not None or not shared:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"partitions cannot draw {what}, it accepts SharedClusters")
+    require_all(shared, SharedCluster, "partitions", "SharedClusters")
     headings = [f"{escape(one.model)}, batch {one.global_batch}" for one in shared]
     figure = make_subplots(cols=len(shared), horizontal_spacing=0.07, subplot_titles=headings)
     figure.update_annotations(font_size=12)

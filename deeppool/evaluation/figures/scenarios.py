@@ -3,10 +3,10 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.scenarios import ThreeScenarios
 from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
+from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.units import format_seconds
 
@@ -23,10 +23,7 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: none, or something else.
     """
-    wrong = next((one for one in found if not isinstance(one, ThreeScenarios)), None)
-    if wrong is not None or not found:
-        what = "nothing" if wrong is None else f"a {type(wrong).__name__}"
-        raise InvalidValueError(f"scenarios cannot draw {what}, it accepts what three_scenarios found")
+    require_all(found, ThreeScenarios, "scenarios", "what three_scenarios found")
     figure = make_subplots(cols=len(found), horizontal_spacing=0.08, subplot_titles=[_heading(one) for one in found])
     figure.update_annotations(font_size=12)
     for column, one in enumerate(found, 1):
