@@ -10,7 +10,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
-from deeppool.figures.graph_canvas import PAGE, ROW, GraphCanvas, edge_lines, fit_label
+from deeppool.figures.graph_canvas import ROW, GraphCanvas, canvas_layout, colour_axis, edge_lines, fit_label
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_seconds
@@ -25,8 +25,6 @@ TITLES: dict[Quantity, str] = {
     "output": "output per sample",
     "kept": "activations saved for backward, per sample",
 }
-BAR = 250
-"""Length of the colour bar in pixels."""
 _DECIMAL, _BINARY = [10.0**power for power in (-9, -6, -3, 0, 3)], [1024.0**power for power in range(5)]
 DECADES = 4
 """Decades that the colours span; smaller values have the colour of the minimum."""
@@ -70,12 +68,7 @@ def graph(
     figure = go.Figure(edge_lines(page, dark=dark))
     for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
         figure.add_trace(trace)
-    figure.update_layout(
-        xaxis={"visible": False, "range": [-14, PAGE]},
-        yaxis={"visible": False, "range": [(page.height - 0.2) * ROW, -0.8 * ROW]},
-        coloraxis=_colour_axis(values, colour_by, dark),
-        dragmode="zoom",
-    )
+    figure.update_layout(canvas_layout(page), coloraxis=_colour_axis(values, colour_by, dark))
     return theme.apply_theme(
         figure,
         title=f"{escape(graph.model)}, {len(graph.layers)} layers by {TITLES[colour_by]}",
@@ -160,7 +153,7 @@ class _Hover:
         layer: Layer = self.graph.layers[index]
         output = self.outputs[index]
         lines = [
-            escape(_operators(layer.operators)),
+            escape(join_operators(layer.operators, 6)),
             f"{format_bytes(layer.parameter_bytes)} of parameters",
             "output: the loss" if output is None else f"output {format_bytes(output)} per sample",
         ]
@@ -176,7 +169,7 @@ class _Hover:
         return [escape(layer.name), "<br>".join(lines)]
 
 
-def _operators(names: tuple[str, ...], limit: int = 6) -> str:
+def join_operators(names: tuple[str, ...], limit: int) -> str:
     """Returns the operator names such as ``conv2d + batch_norm + relu``; only the first ``limit`` of many."""
     more = f" + {len(names) - limit} more" if len(names) > limit else ""
     return " + ".join(names[:limit]) + more
@@ -193,24 +186,11 @@ def _colour_axis(values: list[float | None], colour_by: Quantity, dark: bool) ->
     units = _DECIMAL if colour_by == "time" else _BINARY
     steps = (1, 2, 5) if high - low < 1.5 else (1,)
     ticks = [unit * power * step for unit in units for power in (1, 10, 100) for step in steps]
-    ticks = [value for value in ticks if low <= math.log10(value) <= high]
     format_value = format_seconds if colour_by == "time" else format_bytes
+    labels = {math.log10(value): format_value(value).replace(".0 ", " ") for value in ticks}
+    labels = {position: label for position, label in labels.items() if low <= position <= high}
     clipped = bool(known) and min(known) < least
-    return {
-        "colorscale": theme.ramp(dark=dark),
-        "cmin": low,
-        "cmax": high,
-        "colorbar": {
-            "title": {"text": TITLES[colour_by] + " (minimum: and below)" * clipped, "side": "right"},
-            "tickvals": [math.log10(value) for value in ticks],
-            "ticktext": [format_value(value).replace(".0 ", " ") for value in ticks],
-            "thickness": 14,
-            "len": BAR,
-            "lenmode": "pixels",
-            "y": 1,
-            "yanchor": "top",
-        },
-    }
+    return colour_axis(TITLES[colour_by] + " (minimum: and below)" * clipped, low, high, labels, dark=dark)
 
 
 def _subtitle(graph: LayerGraph, profile: Profile | None, batch: int) -> str:

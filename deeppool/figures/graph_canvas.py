@@ -3,7 +3,7 @@
 Graphs of layers and of a plan share it, so that a layer has the same place in both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -25,6 +25,8 @@ CHARACTER = 5.8
 """Approximate width of a label's character in pixels."""
 LONGEST = 30
 """Maximum characters of a label."""
+BAR = 250
+"""Length of the colour bar in pixels."""
 
 
 class GraphCanvas:
@@ -109,6 +111,34 @@ def edge_lines(page: GraphCanvas, *, dark: bool) -> go.Scatter:
         hoverinfo="skip",
         showlegend=False,
     )
+
+
+def canvas_layout(page: GraphCanvas) -> dict[str, object]:
+    """Returns the axes of a drawn graph, without labels; they can be zoomed."""
+    return {
+        "xaxis": {"visible": False, "range": [-14, PAGE]},
+        "yaxis": {"visible": False, "range": [(page.height - 0.2) * ROW, -0.8 * ROW]},
+        "dragmode": "zoom",
+    }
+
+
+def colour_axis(title: str, low: float, high: float, ticks: Mapping[float, str], *, dark: bool) -> dict[str, object]:
+    """Returns the colours of nodes from a lowest to a highest value, with a bar beside the graph and its labels."""
+    return {
+        "colorscale": theme.ramp(dark=dark),
+        "cmin": low,
+        "cmax": high,
+        "colorbar": {
+            "title": {"text": title, "side": "right"},
+            "tickvals": list(ticks),
+            "ticktext": list(ticks.values()),
+            "thickness": 14,
+            "len": BAR,
+            "lenmode": "pixels",
+            "y": 1,
+            "yanchor": "top",
+        },
+    }
 
 
 def fit_label(name: str, room: int) -> str:

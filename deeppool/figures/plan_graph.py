@@ -13,7 +13,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
-from deeppool.figures.graph_canvas import PAGE, ROW, GraphCanvas, edge_lines, fit_label
+from deeppool.figures.graph_canvas import ROW, GraphCanvas, canvas_layout, colour_axis, edge_lines, fit_label
 from deeppool.figures.module_groups import ModuleGroup, module_groups, part_of_module
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
@@ -101,11 +101,9 @@ def plan_graph(
             "data": [edge_lines(page, dark=dark), _points(plan, nodes, page, marked, dark, colour_by)],
             "layout": {
                 **layout,
+                **canvas_layout(page),
                 "margin": {**layout["margin"], "l": 12, "r": 96, "b": 16},
-                "xaxis": {"visible": False, "range": [-14, PAGE]},
-                "yaxis": {"visible": False, "range": [(page.height - 0.2) * ROW, -0.8 * ROW]},
                 "coloraxis": _colour_axis(plan, nodes, colour_by, dark),
-                "dragmode": "zoom",
             },
         }
     )
@@ -241,18 +239,4 @@ def _colour_axis(plan: Plan, nodes: Sequence[PlanNode], colour_by: PlanQuantity,
             ticks = {value: text for value, text in ticks.items() if abs(value - limit) > (high - low) / 10}
             ticks[limit] = f"limit {limit:g}"
         title = "amplification (×)"
-    return {
-        "colorscale": theme.ramp(dark=dark),
-        "cmin": low,
-        "cmax": high,
-        "colorbar": {
-            "title": {"text": title, "side": "right"},
-            "tickvals": list(ticks),
-            "ticktext": list(ticks.values()),
-            "thickness": 14,
-            "len": 250,
-            "lenmode": "pixels",
-            "y": 1,
-            "yanchor": "top",
-        },
-    }
+    return colour_axis(title, low, high, ticks, dark=dark)

@@ -1,6 +1,6 @@
 """Rows of a layer table from a profile."""
 
-from deeppool.figures.graph import output_bytes
+from deeppool.figures.graph import join_operators, output_bytes
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_seconds
 from deeppool.widgets.sortable_table import Cell, ColumnHead
@@ -42,7 +42,7 @@ def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
             [
                 (str(index), index),
                 (layer.name, layer.name),
-                (_operators(layer.operators), layer.operators[0]),
+                (join_operators(layer.operators, NAMES), layer.operators[0]),
                 _seconds(time.forward),
                 _seconds(time.backward),
                 _seconds(time.total),
@@ -54,11 +54,6 @@ def layer_rows(profile: Profile, batch: int) -> list[list[Cell]]:
             ]
         )
     return rows
-
-
-def _operators(names: tuple[str, ...]) -> str:
-    more = f" + {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return " + ".join(names[:NAMES]) + more
 
 
 def _seconds(seconds: float) -> Cell:
