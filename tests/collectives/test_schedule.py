@@ -7,18 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deeppool.collectives.layout import Layout
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.patterns.broadcast_tree import broadcast_tree
 from deeppool.collectives.patterns.hierarchical import hierarchical
-from deeppool.collectives.patterns.reshard import reshard_schedule
 from deeppool.collectives.schedule import Schedule, Transfer, schedule_of
 from deeppool.collectives.simulate import check_all_reduce, check_rounds, own_contributions, simulate
 from deeppool.errors import InvalidValueError
-from tests.sampling import STRESS, examples
+from tests.sampling import STRESS
 
 COUNTS = range(1, 17)
 
@@ -51,24 +47,6 @@ def test_a_broadcast_brings_the_roots_buffer_to_all(ranks):
         held = simulate(schedule, own_contributions(schedule), seed=root)
         assert (held == np.eye(ranks, dtype=int)[root]).all()
         assert schedule.rounds == math.ceil(math.log2(ranks))
-
-
-@examples(200)
-@given(st.data(), st.integers(1, 12))
-def test_a_reshard_brings_every_rank_its_samples(data, batch):
-    gpus = st.permutations(range(6))
-    source, destination = (
-        Layout(tuple(data.draw(gpus)[: data.draw(st.integers(1, min(6, batch)))]), batch) for _ in range(2)
-    )
-    schedule = reshard_schedule(source, destination)
-    check_rounds(schedule)
-    # A sample's "contribution" is the only rank that holds it.
-    held = np.zeros((schedule.ranks, batch, schedule.ranks), dtype=np.int64)
-    for rank in range(schedule.ranks):
-        held[rank, list(source.shard(rank)), rank] = 1
-    held = simulate(schedule, held)
-    for rank in range(schedule.ranks):
-        assert (held[rank, list(destination.shard(rank))].sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 13, 16])

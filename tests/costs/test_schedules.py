@@ -9,7 +9,7 @@ from deeppool.cluster.measured_network import Curve
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.patterns.broadcast_tree import broadcast_tree
-from deeppool.collectives.patterns.reshard import reshard_schedule
+from deeppool.collectives.reshard import reshard
 from deeppool.collectives.schedule import Transfer, schedule_of
 from deeppool.costs.communication import PATTERNS, Network
 from deeppool.costs.schedules import (
@@ -74,7 +74,9 @@ def test_other_patterns_cost_rounds_and_bytes_through_the_busiest_port(ranks):
 @pytest.mark.parametrize(("source", "destination"), [(1, 4), (4, 1), (3, 7), (8, 8), (16, 5)])
 def test_a_reshard_costs_its_busiest_port(source, destination):
     layouts = Layout(tuple(range(source)), 48), Layout(tuple(range(destination)), 48)
-    found = schedule_time(NODE, reshard_schedule(*layouts), 48 * 10**6)
+    transfers = reshard(*layouts)
+    schedule = schedule_of("reshard", max(source, destination), 48, [transfers] if transfers else [])
+    found = schedule_time(NODE, schedule, 48 * 10**6)
     assert found == pytest.approx(Network(NODE).reshard_time(*layouts, 10**6))
 
 

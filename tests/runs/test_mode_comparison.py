@@ -77,7 +77,6 @@ def test_time_to_an_accuracy_is_that_of_the_first_point_and_of_all_seeds() -> No
     assert COMPARISON.time_to("full", 0.85) == 20.0
     assert COMPARISON.time_to("solo", 0.5) == 5.0
     assert COMPARISON.time_to("solo", 0.85) is None
-    assert COMPARISON.time_to_loss("solo", 1.0) == 5.0
 
 
 def test_images_of_digits_differ_from_each_other_and_a_digit_resembles_its_own_kind() -> None:

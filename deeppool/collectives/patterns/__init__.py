@@ -7,7 +7,6 @@ fold                rank counts that are no power of two, for the last two
 hierarchical        inside nodes, then between them
 parameter_server    one server, or a share on each rank
 broadcast_tree      one rank's buffer to all
-reshard             a batch from one layout to another
 round_trip          there and back between two ranks
 """
 

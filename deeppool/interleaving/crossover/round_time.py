@@ -9,11 +9,10 @@ cycles in which turns wait for each other: the processor is busy, or the link is
 For two jobs it equals max(C1, M2) + max(C2, M1). Where all M are hidden, it is the time of computing alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.crossover.order import turns
 from deeppool.units import format_bytes, format_seconds
 
 BACKWARD_SHARE = 2 / 3
@@ -74,21 +73,3 @@ def data_parallel_round_time(jobs: Sequence[JobCosts]) -> float:
     return sum(
         (1 - BACKWARD_SHARE) * job.compute + max(BACKWARD_SHARE * job.compute, job.communication) for job in jobs
     )
-
-
-def training_time(jobs: Sequence[JobCosts], steps: Mapping[str, int]) -> float:
-    """Returns the time in which jobs that cross over make some steps each, from the first to the last update.
-
-    It follows the turns on a virtual clock, so the first round, jobs that end early, and the last transfers count.
-    """
-    costs = {job.name: job for job in jobs}
-    clock, link_free = 0.0, 0.0
-    arrives: dict[str, float] = {}
-    for turn in turns(steps):
-        if turn.settles:
-            clock = max(clock, arrives[turn.job])
-        if turn.computes:
-            clock += costs[turn.job].compute
-            link_free = max(clock, link_free) + costs[turn.job].communication
-            arrives[turn.job] = link_free
-    return clock

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -95,18 +94,11 @@ class ModeComparison:
 
     def time_to(self, mode: Mode, accuracy: float) -> float | None:
         """Returns the median seconds after which the trainings of a mode first reach an accuracy; None: not all do."""
-        return self._first(mode, lambda point: _accuracy(point) >= accuracy)
-
-    def time_to_loss(self, mode: Mode, loss: float) -> float | None:
-        """Returns the median seconds after which the trainings of a mode first reach a loss; None: not all do."""
-        return self._first(mode, lambda point: point.loss <= loss)
-
-    def _first(self, mode: Mode, reached: Callable[[ModePoint], bool]) -> float | None:
         found = [
-            next((point.seconds for point in training.points if reached(point)), None) for training in self.of(mode)
+            next((point.seconds for point in training.points if _accuracy(point) >= accuracy), math.inf)
+            for training in self.of(mode)
         ]
-        known = [seconds for seconds in found if seconds is not None]
-        return statistics.median(known) if len(known) == len(found) else None
+        return statistics.median(found) if max(found) < math.inf else None
 
     def __str__(self) -> str:
         heading = (

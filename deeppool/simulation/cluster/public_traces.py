@@ -14,7 +14,7 @@ import datetime
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -185,4 +185,3 @@ def _seconds(text: str) -> float:
 
 
 _READERS: dict[str, Callable[[Path], Iterable[RecordedJob]]] = {"philly": _philly, "helios": _helios, "pai": _pai}
-FORMATS: Sequence[str] = tuple(_READERS)

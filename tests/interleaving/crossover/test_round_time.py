@@ -11,7 +11,6 @@ from deeppool.interleaving.crossover.round_time import (
     crossover_round_time,
     data_parallel_round_time,
     sequential_round_time,
-    training_time,
 )
 
 times = st.floats(0.01, 10.0)
@@ -44,13 +43,6 @@ def longest_path(pairs: list[tuple[float, float]], steps: list[int]) -> float:
 
 
 @settings(deadline=None, max_examples=50)
-@given(costs, st.integers(1, 5))
-def test_a_training_takes_the_longest_path(pairs: list[tuple[float, float]], count: int) -> None:
-    steps = {str(job): count for job in range(len(pairs))}
-    assert training_time(jobs_of(pairs), steps) == pytest.approx(longest_path(pairs, list(steps.values())))
-
-
-@settings(deadline=None, max_examples=50)
 @given(costs)
 def test_a_round_takes_what_the_longest_path_grows_by(pairs: list[tuple[float, float]]) -> None:
     few, many = 40, 280
@@ -79,7 +71,6 @@ def test_equal_jobs_gain_most_where_communication_is_as_long_as_computing() -> N
 def test_one_job_is_plain_synchronous_training() -> None:
     alone = jobs_of([(2.0, 3.0)])
     assert crossover_round_time(alone) == sequential_round_time(alone) == 5.0
-    assert training_time(alone, {"0": 4}) == 20.0
 
 
 def test_costs_must_be_positive() -> None:
