@@ -2,13 +2,12 @@
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 
 import ipywidgets
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from deeppool.figures import theme
-from deeppool.figures.telemetry import Lines, busy, memory
+from deeppool.figures.telemetry import Lines, axes, busy, memory
 from deeppool.telemetry import Sampler, Telemetry
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import LiveFigure
@@ -28,7 +27,8 @@ class TelemetryPanel(Panel):
     def __init__(self, sampler: Sampler | None = None) -> None:
         """Starts following the sampler."""
         self.sampler, self._is_own = sampler or Sampler(), sampler is None
-        self.figure = LiveFigure(_axes(dark=False))
+        layout = {"height": 260, "margin": {"l": 40, "r": 10, "t": 30, "b": 30}, "showlegend": True}
+        self.figure = LiveFigure(axes().update_layout(layout, template=theme.template(dark=False)))
         self.status, self.stop = ipywidgets.HTML(), ipywidgets.Button(description="Stop sampling")
         super().__init__([self.figure, self.status, self.stop])
         self._draw()
@@ -44,10 +44,11 @@ class TelemetryPanel(Panel):
 
     def _draw(self) -> None:
         telemetry = self.sampler.telemetry()
+        shown = replace(telemetry, samples=telemetry.samples[-SHOWN:])
         self.status.value = describe(telemetry)
         with self.figure.turn, self.figure.batch_update():
-            for column, lines in enumerate((busy(telemetry, SHOWN), memory(telemetry, SHOWN)), start=1):
-                _draw_lines(self.figure, lines, [sample.time for sample in telemetry.samples[-SHOWN:]], column)
+            for column, lines in enumerate((busy(shown), memory(shown)), start=1):
+                _draw_lines(self.figure, lines, [sample.time for sample in shown.samples], column)
 
     def _recolour(self) -> None:
         with self.figure.turn:
@@ -56,17 +57,6 @@ class TelemetryPanel(Panel):
     def _end(self) -> None:
         self.sampler.close()
         self.stop.disabled = True
-
-
-def _axes(*, dark: bool) -> go.Figure:
-    figure = make_subplots(cols=2, subplot_titles=["busy (%)", "memory (GiB)"])
-    figure.update_layout(
-        template=theme.template(dark=dark), height=260, margin={"l": 40, "r": 10, "t": 30, "b": 30}, showlegend=True
-    )
-    figure.update_xaxes(title_text="seconds")
-    figure.update_yaxes(range=[0, 104], col=1)
-    figure.update_yaxes(rangemode="tozero", col=2)
-    return figure
 
 
 def describe(telemetry: Telemetry) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,10 @@ def test_lines_of_gpus_and_cores() -> None:
 
 
 def test_only_the_newest_samples_are_drawn() -> None:
-    assert {len(line) for line in busy(telemetry(SHOWN + 5), SHOWN).values()} == {SHOWN}
+    sampler = SimpleNamespace(telemetry=lambda: telemetry(SHOWN + 5), watch=lambda on_sample: None)
+    panel = widgets.TelemetryPanel(sampler)
+    assert {tuple(line.x) for line in panel.figure.data} == {tuple(range(5, SHOWN + 5))}
+    assert {len(line.y) for line in panel.figure.data} == {SHOWN}
 
 
 def test_words_name_the_problem_or_the_power_and_the_busiest_process_first() -> None:
