@@ -1,5 +1,7 @@
 """The ``deeppool network`` command."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -69,27 +71,11 @@ def network(
     joining = started_by_torchrun()
     if joining and ranks is not None:
         raise InvalidValueError(f"--ranks {ranks} was given, but torchrun has started the ranks (leave --ranks out)")
-    found: Cluster | None
+    measure: Callable[..., Cluster | None] = join_measurement if joining else partial(measure_network, ranks)
     with progress("interrupted; every process was ended, nothing was saved") as report:
-        if joining:
-            found = join_measurement(
-                backend=backend,
-                sizes=wanted,
-                seconds=seconds,
-                schedules=schedules,
-                name=output.stem,
-                on_progress=report,
-            )
-        else:
-            found = measure_network(
-                ranks,
-                backend=backend,
-                sizes=wanted,
-                seconds=seconds,
-                schedules=schedules,
-                name=output.stem,
-                on_progress=report,
-            )
+        found = measure(
+            backend=backend, sizes=wanted, seconds=seconds, schedules=schedules, name=output.stem, on_progress=report
+        )
     if found is None:
         return  # only rank 0 prints and saves
     assert found.measured is not None
