@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
@@ -43,8 +43,33 @@ OnStep = Callable[[Message], None]
 """Callback with a rank's ``step`` message."""
 
 
-class Ranks:
-    """All ranks of a foreground. Leaving its ``with`` block ends every process, whatever happened."""
+class TimedRanks:
+    """Ranks whose updates are timed. Leaving its ``with`` block ends every process, whatever happened."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        """Starts no process."""
+        self.group = RankGroup(launcher)
+        self._slowest: float | None = None
+
+    def _note(self, *updates: float) -> None:
+        """Notes the seconds of updates."""
+        self._slowest = max([self._slowest or 0.0, *updates])
+
+    def _timeout(self) -> float:
+        """Returns the seconds after which a training rank without progress counts as hung."""
+        if self._slowest is None:
+            return FIRST_UPDATE_SECONDS
+        return max(MIN_TIMEOUT, TIMEOUT_UPDATES * self._slowest)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.group.__exit__(kind)
+
+
+class Ranks(TimedRanks):
+    """All ranks of a foreground."""
 
     def __init__(
         self,
@@ -80,9 +105,8 @@ class Ranks:
         """
         check_ranks(plan, launcher)
         self._disk_seconds = DISK_SECONDS + _state_bytes(plan) / SLOW_DISK
-        self._slowest: float | None = None
         self._emulated = emulate is not None
-        self.group = RankGroup(launcher)
+        super().__init__(launcher)
         serialization.write(plan, folder / PLAN)
         job_setup: dict[str, Any] = {} if isinstance(job, TrainingJob) else {"job": asdict(job)}
         if isinstance(job, TrainingJob):
@@ -152,7 +176,7 @@ class Ranks:
 
         def on_message(message: Message) -> None:
             if message["event"] == "step":
-                self._slowest = max(self._slowest or 0.0, message["seconds"])
+                self._note(message["seconds"])
                 if on_step is not None:
                     on_step(message)
 
@@ -170,12 +194,6 @@ class Ranks:
             number: identifies the bound in the ranks' answers; the initial bound is 0.
         """
         self.group.send(CONTROL, bound=bound, number=number)
-
-    def _timeout(self) -> float:
-        """Returns the seconds after which a training rank without progress counts as hung."""
-        if self._slowest is None:
-            return FIRST_UPDATE_SECONDS
-        return max(MIN_TIMEOUT, TIMEOUT_UPDATES * self._slowest)
 
     def check_shared_folder(self, folder: Path) -> None:
         """Creates a folder if necessary, and checks that every rank sees a file in it.
@@ -219,12 +237,6 @@ class Ranks:
     def sleep(self, seconds: float) -> None:
         """Waits; the death of a rank meanwhile raises at once."""
         self.group.watch(seconds, "while it waited")
-
-    def __enter__(self) -> "Ranks":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.group.__exit__(kind)
 
 
 def check_ranks(plan: Plan, launcher: Launcher) -> None:

@@ -7,24 +7,16 @@ from typing import Any
 from deeppool.device.protocol import Precision
 from deeppool.errors import RunError
 from deeppool.execution.joined_rank import start_ranks, wait_until_joined
-from deeppool.execution.ranks import (
-    DISK_SECONDS,
-    FIRST_UPDATE_SECONDS,
-    MIN_TIMEOUT,
-    RUNTIME_BYTES,
-    START_SECONDS,
-    TIMEOUT_UPDATES,
-)
+from deeppool.execution.ranks import DISK_SECONDS, RUNTIME_BYTES, START_SECONDS, TimedRanks
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
-from deeppool.processes.rank_group import RankGroup
 from deeppool.training.training_job import TrainingJob, save_job
 
 WORKER = "deeppool.interleaving.crossover.worker"
 
 
-class CrossoverRanks:
-    """All ranks. Leaving its ``with`` block ends every process, whatever happened."""
+class CrossoverRanks(TimedRanks):
+    """All ranks."""
 
     def __init__(
         self,
@@ -55,8 +47,7 @@ class CrossoverRanks:
         """
         launcher.check(" and ".join(jobs), RUNTIME_BYTES)
         self._folder, self._launcher = folder, launcher
-        self._slowest: float | None = None
-        self.group = RankGroup(launcher)
+        super().__init__(launcher)
         for name, (job, _) in jobs.items():
             self._store(name, job)
         launcher.distribute_files(folder)
@@ -113,7 +104,7 @@ class CrossoverRanks:
         self.group.send("train", steps=dict(steps), drains=drains)
         answers = self.group.collect("done", self._timeout(), "while it trained")
         turns = [turn["end"] - turn["turn"] for answer in answers for turn in answer["turns"]]
-        self._slowest = max([self._slowest or 0.0, *turns])
+        self._note(*turns)
         return answers
 
     def save(self, name: str, folder: Path) -> list[Message]:
@@ -130,19 +121,8 @@ class CrossoverRanks:
         (self._folder / name).mkdir()
         save_job(job, self._folder / name)
 
-    def _timeout(self) -> float:
-        if self._slowest is None:
-            return FIRST_UPDATE_SECONDS
-        return max(MIN_TIMEOUT, TIMEOUT_UPDATES * self._slowest)
-
     def _disk_timeout(self) -> float:
         return DISK_SECONDS + self._timeout()
-
-    def __enter__(self) -> "CrossoverRanks":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.group.__exit__(kind)
 
 
 def _same_order(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
