@@ -68,7 +68,7 @@ class BackgroundJob:
         """Its label, or the name of its model."""
         if self.label is not None:
             return self.label
-        return self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
+        return self.job.model if isinstance(self.job, Job) else self.job.model_name
 
     @property
     def budget(self) -> float | None:

@@ -89,6 +89,11 @@ class TrainingJob(Training):
     loader_workers: int = 0
     """Number of prefetching processes per rank; with 0 the rank itself loads."""
 
+    @property
+    def model_name(self) -> str:
+        """Name of the model, or of its class."""
+        return self.model if isinstance(self.model, str) else type(self.model).__name__
+
     def capture(self, granularity: Granularity = "module") -> "CapturedModel":
         """Captures the model and its loss as layers, to profile and plan."""
         from deeppool.graph.capture.capture import capture

@@ -6,17 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deeppool.errors import InvalidValueError
 from deeppool.execution.joined_rank import start_ranks, wait_until_joined
 from deeppool.execution.ranks import RUNTIME_BYTES
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import RankGroup, private_folder, report_start
+from deeppool.training.training_job import TrainingJob
 
 TIMEOUT = 600.0
 """Seconds without progress of any rank after which one counts as hung."""
 
 OnMessage = Callable[[Message], None]
+
+
+def check_ways(what: str, chosen: Sequence[str], known: Sequence[str], job: TrainingJob) -> None:
+    """Raises an InvalidValueError unless the ways, named ``what``, are known and different, and can train the job."""
+    if unknown := [name for name in chosen if name not in known]:
+        raise InvalidValueError(f"{what} are some of {', '.join(map(repr, known))}, got '{unknown[0]}'")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise InvalidValueError(f"{what} must be one or more different ones, got {list(chosen)}")
+    if job.accumulation > 1 or job.clip_norm is not None:
+        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
 from deeppool.device.environment import package_versions
 from deeppool.errors import InvalidValueError
-from deeppool.execution.comparison.turns import Turns, joined_ranks
+from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
 from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher
@@ -104,13 +104,7 @@ def _check(job: TrainingJob, methods: Sequence[str], ranks: int, repetitions: in
     for name, value, least in (("ranks", ranks, 2), ("repetitions", repetitions, 1), ("iterations", iterations, 1)):
         if value < least:
             raise InvalidValueError(f"{name} must be at least {least}, got {value}")
-    known = (DDP, TUNED_DDP, *PLANNED)
-    if unknown := [name for name in methods if name not in known]:
-        raise InvalidValueError(f"methods are some of {', '.join(map(repr, known))}, got '{unknown[0]}'")
-    if not methods or len(set(methods)) < len(methods):
-        raise InvalidValueError(f"methods must be one or more different ones, got {list(methods)}")
-    if job.accumulation > 1 or job.clip_norm is not None:
-        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
+    check_ways("methods", methods, (DDP, TUNED_DDP, *PLANNED), job)
 
 
 @dataclass
@@ -147,9 +141,8 @@ class _Measured:
     def record(self) -> MeasuredTransfers:
         """Returns what was measured so far."""
         names = [name for name in self.plans if name != COMPUTING]
-        model = self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
         return MeasuredTransfers(
-            model=model,
+            model=self.job.model_name,
             ranks=self.ranks,
             global_batch=self.global_batch,
             device_name=self.turns.device_name,

@@ -15,8 +15,7 @@ PATTERNS = (LIBRARY, *(name for name in ALL_REDUCES if name != "hierarchical"))
 
 def job_name(job: TrainingJob, taken: Collection[str]) -> str:
     """Returns the name of a job's model, with a number if others have it: ``resnet18``, ``resnet18-2``."""
-    model = job.model if isinstance(job.model, str) else type(job.model).__name__
-    base = re.sub(r"[^\w.-]+", "-", model.rpartition(":")[2]).strip(".-") or "job"
+    base = re.sub(r"[^\w.-]+", "-", job.model_name.rpartition(":")[2]).strip(".-") or "job"
     names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
     return next(name for name in names if name not in taken)
 

@@ -16,7 +16,7 @@ from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
-from deeppool.execution.comparison.turns import Turns, joined_ranks
+from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
 from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.execution.ranks import PLAN
@@ -109,12 +109,7 @@ def _check(
         raise InvalidValueError(f"late must not be negative, got {numbers['late']:g}")
     if batch < ranks or batch % ranks:
         raise InvalidValueError(f"every rank trains as many samples: give a multiple of {ranks}, got {batch}")
-    if unknown := [name for name in ways if name not in names.WAYS]:
-        raise InvalidValueError(f"ways are some of {', '.join(map(repr, names.WAYS))}, got '{unknown[0]}'")
-    if not ways or len(set(ways)) < len(ways):
-        raise InvalidValueError(f"ways must be one or more different ones, got {list(ways)}")
-    if job.accumulation > 1 or job.clip_norm is not None:
-        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
+    check_ways("ways", ways, names.WAYS, job)
     if names.BURST in ways and (plan is None or plan.gpus != ranks or plan.global_batch != batch):
         got = "none" if plan is None else f"one for {plan.gpus} and {plan.global_batch}"
         raise InvalidValueError(
@@ -149,9 +144,8 @@ class _Measured:
 
     def record(self) -> MeasuredWays:
         """Returns what was measured so far."""
-        model = self.job.model if isinstance(self.job.model, str) else type(self.job.model).__name__
         return MeasuredWays(
-            model=model,
+            model=self.job.model_name,
             global_batch=self.global_batch,
             ranks=self.ranks,
             device_name=self.turns.device_name,
