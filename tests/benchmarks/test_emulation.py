@@ -1,25 +1,14 @@
 """What the ranks of a plan would do together, from the runs of those that differ."""
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
 
+from benchmarks.emulation import main as emulation
 from tests.figures.records import run_of, two_layer_plan
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "emulation" / "main.py"
 
-
-@pytest.fixture(scope="module")
-def emulation():
-    spec = importlib.util.spec_from_file_location("emulation", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_ranks_are_alike_that_compute_the_same_layers_on_as_many_samples(emulation):
+def test_ranks_are_alike_that_compute_the_same_layers_on_as_many_samples():
     plan = two_layer_plan()
     first, second = plan.layers
     layers = (
@@ -33,7 +22,7 @@ def test_ranks_are_alike_that_compute_the_same_layers_on_as_many_samples(emulati
     assert emulation.alike(even) == [(0, 2), (1,), (3,)]
 
 
-def test_the_worst_rank_slows_the_foreground_and_every_rank_counts_for_the_background(emulation):
+def test_the_worst_rank_slows_the_foreground_and_every_rank_counts_for_the_background():
     def share(ranks, slowdown, harvest):
         run = run_of()
         front = dataclasses.replace(run.foreground, slowdown=slowdown)

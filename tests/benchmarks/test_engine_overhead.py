@@ -1,6 +1,6 @@
 """The overhead of the engine is found where there is one, however noisy the machine."""
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -12,22 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "engine-overhead" / "main.py"
-
-
-@pytest.fixture(scope="module")
-def overhead():
-    spec = importlib.util.spec_from_file_location("engine_overhead", PATH)
-    module = importlib.util.module_from_spec(spec)
-    # Records look up their own module.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "engine_overhead", module)
-        spec.loader.exec_module(module)
-        yield module
+overhead = importlib.import_module("benchmarks.engine-overhead.main")
+PATH = Path(overhead.__file__)
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.005])
-def test_half_a_percent_shows_among_noise_of_many(overhead, cost: float) -> None:
+def test_half_a_percent_shows_among_noise_of_many(cost: float) -> None:
     rng = np.random.default_rng(1)
     pairs = 2000
     # The machine's speed wanders by far more than what is looked for, and an iteration now and then is an outlier.
@@ -42,7 +32,7 @@ def test_half_a_percent_shows_among_noise_of_many(overhead, cost: float) -> None
     assert found.pairs == pairs
 
 
-def test_engine_on_and_off_take_turns_in_an_order_that_does_not_repeat(overhead, monkeypatch) -> None:
+def test_engine_on_and_off_take_turns_in_an_order_that_does_not_repeat(monkeypatch) -> None:
     asked = []
     # Each iteration takes a second.
     monkeypatch.setattr(overhead, "time", SimpleNamespace(monotonic=lambda: float(len(asked))))
@@ -61,7 +51,7 @@ def test_engine_on_and_off_take_turns_in_an_order_that_does_not_repeat(overhead,
     assert 0.3 < np.mean(firsts) < 0.7
 
 
-def test_the_script_runs(overhead, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+def test_the_script_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     output = tmp_path / "found.json"
     words = f"main.py -o {output} --device cpu --model examples.two_branch:two_branch --input-shape 3,32,32 --quick"
     monkeypatch.setattr(sys, "argv", words.split())

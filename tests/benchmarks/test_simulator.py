@@ -1,25 +1,12 @@
 """The table of the simulator's benchmark."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
+from benchmarks.simulator import main as simulator
 from deeppool.simulation.plan.fidelity import Fidelity, Quantity
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "simulator" / "main.py"
 
-
-@pytest.fixture(scope="module")
-def simulator():
-    spec = importlib.util.spec_from_file_location("simulator", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_table_says_which_quantities_keep_the_bound(simulator):
+def test_the_table_says_which_quantities_keep_the_bound():
     quantities = (
         Quantity("iteration alone, without the update,", "s", 0.9, 1.0),
         Quantity("idle time alone", "", 0.5, 0.25),
@@ -40,7 +27,7 @@ def test_the_table_says_which_quantities_keep_the_bound(simulator):
     assert table[-1] == "With interference as on a device, 2026."
 
 
-def test_every_plan_is_there_once_data_parallel_and_once_with_a_limit(simulator):
+def test_every_plan_is_there_once_data_parallel_and_once_with_a_limit():
     assert [case.name for case in simulator.CASES] == [
         "vgg16, batch 16, data parallel",
         "vgg16, batch 16, limit 2",
