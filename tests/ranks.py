@@ -4,6 +4,7 @@ That one is forked from deeppool's fork server: it imports nothing that another 
 """
 
 import pickle
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +51,10 @@ def run_ranks(
         if code != 0:
             errors.seek(0)
             raise FailedRankError(f"ended with exit code {code}: {errors.read()}")
+
+
+def free_port() -> int:
+    """A port on which nothing listens yet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -7,8 +7,7 @@ import pytest
 
 from tests.adapters import transformers_rank
 from tests.adapters.ranks import RANKS, STEPS
-from tests.profiling.network.test_measure import free_port
-from tests.ranks import run_ranks
+from tests.ranks import free_port, run_ranks
 
 # Not importorskip: importing them takes seconds of every collection of the tests.
 pytestmark = [

@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+
+from tests.ranks import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_SECONDS = 300.0
@@ -57,7 +58,7 @@ class Server:
         self.folder = folder
         self.root = folder / "work"
         self.token = secrets.token_hex(16)
-        self.port = _free_port()
+        self.port = free_port()
         self.log = folder / "jupyter.log"
 
     @property
@@ -210,12 +211,6 @@ def environment(folder: Path) -> Mapping[str, str]:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def chromium() -> str | None:

@@ -24,7 +24,7 @@ from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.shared_page import SharedPage
-from tests.processes.children import runs
+from tests.processes.children import backgrounds
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
@@ -85,11 +85,6 @@ def jobs_of(job: Job, launcher: LocalLauncher, sharing: Sharing) -> Iterator[Bac
         yield BackgroundJobs(background, processes)
 
 
-def background_processes() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if runs(child, "collocation.background_process")]
-
-
 def cpu_of_threads(process: psutil.Process) -> dict[int, float]:
     """CPU seconds of each thread by the scheduler's counters: the times of ``psutil`` grow by ticks of 10 ms."""
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
@@ -113,7 +108,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
     core = usable_cores()[0]
     with jobs_of(JOB, launcher, Sharing()) as group:
         group.wait_until_ready()
-        (process,) = background_processes()
+        (process,) = backgrounds()
         assert group.priority == "SCHED_IDLE"
         assert group.step_seconds > 0
         assert is_idle_class(process.pid)
@@ -151,7 +146,7 @@ def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: 
         page.set_limits(open=False, share=1.0, banned=frozenset())
         started = time.perf_counter()
         group.begin()
-        (process,) = background_processes()
+        (process,) = backgrounds()
         # It sleeps while it is held back: it was in its first piece once it has woken up to look again.
         woken = process.num_ctx_switches().voluntary
         wait_until(lambda: process.num_ctx_switches().voluntary > woken + 5, seconds=300)
@@ -176,7 +171,7 @@ def test_other_policies_grant_their_priority(launcher: LocalLauncher) -> None:
     with jobs_of(JOB, launcher, as_nice) as nice, jobs_of(JOB, launcher, as_equal) as naive:
         nice.wait_until_ready()
         naive.wait_until_ready()
-        found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in background_processes())
+        found = sorted((process.nice(), os.sched_getscheduler(process.pid)) for process in backgrounds())
         assert (nice.priority, naive.priority) == ("nice 19", "normal")
         assert found == [(mine, os.SCHED_OTHER), (19, os.SCHED_OTHER)]
 
@@ -186,7 +181,7 @@ def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher
     job = Job(JOB.model, (1, 32, 32), batch=4)
     with jobs_of(job, launcher, Sharing()) as group, pytest.raises(RunError, match=r"cannot start: .* channels"):
         group.wait_until_ready()
-    assert background_processes() == []
+    assert backgrounds() == []
 
 
 # -- a phase in parts ---------------------------------------------------------------------------------

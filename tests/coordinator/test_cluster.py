@@ -25,7 +25,7 @@ from deeppool.errors import InvalidValueError, RunError
 from deeppool.job import Job
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
-from tests.processes.children import runs
+from tests.processes.children import backgrounds, ranks
 from tests.runs import test_elastic_ranks
 from tests.runs.test_train import losses, make_job, make_plan
 from tests.strategies import profile_from_times
@@ -106,25 +106,6 @@ def coordinator(nodes: Nodes) -> Iterator[dp.Coordinator]:
     for job in found.status().jobs:
         if not job.over:
             found.cancel(job.job)
-
-
-def processes(module: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if runs(process, module):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def ranks() -> list[psutil.Process]:
-    return processes("execution.worker")
-
-
-def backgrounds() -> list[psutil.Process]:
-    return processes("collocation.background_process")
 
 
 def machine_of(process: psutil.Process) -> str:

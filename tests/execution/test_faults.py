@@ -26,7 +26,7 @@ from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
 from deeppool.processes import stop_detector
 from deeppool.records.run_record import RunRecord
-from tests.processes.children import gone, in_order, runs
+from tests.processes.children import backgrounds, gone, kill_all, ranks, running
 from tests.strategies import profile_from_times
 from tests.waiting import wait_until
 
@@ -73,24 +73,6 @@ def one_rank_plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # -- processes --------------------------------------------------------------------------------------
-
-
-def processes(module: str, launcher: int | None = None) -> list[psutil.Process]:
-    """Descendants of a launcher (by default this process) that run a module, in their order."""
-    found = []
-    for process in psutil.Process(launcher).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if runs(process, module):
-                found.append(process)
-    return in_order(found)
-
-
-def ranks(launcher: int | None = None) -> list[psutil.Process]:
-    return processes("execution.worker", launcher)
-
-
-def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
-    return processes("collocation.background_process", launcher)
 
 
 @contextlib.contextmanager
@@ -231,9 +213,7 @@ def test_no_process_survives_a_killed_launcher(
     try:
         wait_until(lambda: all(map(gone, everything)), START_SECONDS, f"the end of {everything}")
     finally:
-        for process in everything:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(everything)
     wait_until(lambda: list(tmp_path.iterdir()) == [], END_SECONDS, "the end of the folder with the plan and the model")
 
 
@@ -279,7 +259,7 @@ def test_control_c_ends_every_process_and_is_reported_in_one_line(one_rank_plan_
 def _is_under_way(launcher: int) -> bool:
     """Whether a background job has lowered its priority, as it does when it is ready, beside a rank and a spinner."""
     jobs = backgrounds(launcher)
-    beside = ranks(launcher) and processes("collocation.spinner", launcher)
+    beside = ranks(launcher) and running("collocation.spinner", launcher)
     return bool(jobs and beside) and os.sched_getscheduler(jobs[0].pid) == os.SCHED_IDLE
 
 

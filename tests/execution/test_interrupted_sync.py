@@ -14,8 +14,8 @@ import pytest
 import deeppool as dp
 from deeppool.execution.checkpoint import PARTIAL, latest
 from tests.execution import soak_job
-from tests.execution.test_faults import wait_until
 from tests.processes.children import gone
+from tests.waiting import wait_until
 
 START_SECONDS, END_SECONDS = 300.0, 60.0
 METHODS = {"transfers": lambda: dp.TransferScheduler(measured_updates=1), "eager": lambda: dp.EagerSGD(mode="majority")}

@@ -30,9 +30,9 @@ from deeppool.execution.checkpoint import PARTIAL, latest, load_weights
 from deeppool.records.training_record import TrainingRecord
 from deeppool.runs.train import train
 from tests.execution import soak_job
-from tests.execution.test_faults import wait_until
-from tests.processes.children import children, gone, runs
+from tests.processes.children import children, gone, kill_all, runs
 from tests.runs.test_train import dataset, losses, make_job, make_plan
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -371,6 +371,4 @@ def test_a_stopped_rank_and_its_loader_end_with_a_killed_launcher(tmp_path: Path
     try:
         wait_until(lambda: all(map(gone, everything)), END_SECONDS, f"the end of {everything}")
     finally:
-        for process in everything:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(everything)

@@ -32,6 +32,25 @@ def runs(process: psutil.Process, module: str) -> bool:
     return f"deeppool.{module}" in words or bool(words and words[0].startswith(f"deeppool.{module}:"))
 
 
+def running(module: str, launcher: int | None = None) -> list[psutil.Process]:
+    """Descendants of a launcher (by default this process) that run a module, in their order."""
+    return in_order(process for process in psutil.Process(launcher).children(recursive=True) if runs(process, module))
+
+
+def ranks(launcher: int | None = None) -> list[psutil.Process]:
+    return running("execution.worker", launcher)
+
+
+def backgrounds(launcher: int | None = None) -> list[psutil.Process]:
+    return running("collocation.background_process", launcher)
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def gone(process: psutil.Process) -> bool:
     """Ended; an orphan may wait for its new parent to notice."""
     try:

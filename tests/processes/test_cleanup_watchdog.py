@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.test_faults import wait_until
+from tests.waiting import wait_until
 
 SCRIPT = """
 import sys

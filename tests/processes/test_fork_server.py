@@ -1,6 +1,5 @@
 """Processes forked by the fork server behave like new ones and never outlive their launcher."""
 
-import contextlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from deeppool.errors import RunError
 from deeppool.processes import fork_server_client, stop_detector
 from deeppool.processes.fork_server_client import ForkServerClient, fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
-from tests.processes.children import gone
+from tests.processes.children import gone, kill_all
 from tests.processes.fork_server_child import SECONDS
 
 pytestmark = [
@@ -186,9 +185,7 @@ def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_ser
                 process.kill()
             assert list(map(ended, everything)) == [True] * 3
         finally:
-            for process in everything:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            kill_all(everything)
 
 
 COMMAND = f"""

@@ -14,7 +14,7 @@ import pytest
 
 from deeppool.errors import RankFailedError
 from deeppool.processes.rank_group import RankGroup, private_folder, report_start
-from tests.execution.test_faults import wait_until
+from tests.waiting import wait_until
 
 LOST = {
     "event": "failed",

@@ -31,7 +31,8 @@ from deeppool.processes.torchrun.rendezvous import WorkerGroup, _gather
 from examples import own_training
 from tests.conftest import CHECKOUT
 from tests.processes import restarted_job
-from tests.processes.children import gone, runs
+from tests.processes.children import gone, kill_all, runs
+from tests.ranks import free_port
 from tests.runs import test_elastic_ranks
 from tests.strategies import profile_from_times
 from tests.waiting import wait_until
@@ -55,12 +56,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from torch.distributed.run import main
 main()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -111,9 +106,7 @@ class Torchrun:
             self.started.append(subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=stdout, stderr=stderr))
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(self.processes())
         for process in self.started:
             process.wait()
 

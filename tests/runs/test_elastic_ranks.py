@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -26,7 +25,7 @@ from deeppool.processes.launcher import LocalLauncher
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
 from deeppool.runs.elastic_ranks import ElasticRanks
-from tests.processes.children import in_order, runs
+from tests.processes.children import ranks
 from tests.strategies import profile_from_times
 
 BATCH, STEPS, EVERY, SEED = 6, 14, 3, 5
@@ -133,10 +132,6 @@ def plain_losses(steps: int) -> list[float]:
 
 def losses(record: TrainingRecord) -> list[float]:
     return [metrics.loss for metrics in record.metrics]
-
-
-def ranks() -> list[psutil.Process]:
-    return in_order(child for child in psutil.Process().children(recursive=True) if runs(child, "execution.worker"))
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.records.training_record import Metrics
 from deeppool.widgets.run_panel import RunPanel
-from tests.processes.children import children, gone
-from tests.runs.test_train import losses, make_job, make_plan, ranks
+from tests.processes.children import children, gone, ranks
+from tests.runs.test_train import losses, make_job, make_plan
 from tests.waiting import TIMEOUT, wait_until
 
 LONG = 100_000

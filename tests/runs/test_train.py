@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -31,7 +30,7 @@ from deeppool.runs.restart_loop import RestartLoop
 from deeppool.runs.training_state import ReplanTrigger
 from deeppool.training.data import SampleOrder, ShardReader
 from examples import own_training
-from tests.processes.children import runs
+from tests.processes.children import ranks
 from tests.strategies import profile_from_times
 
 # Every training starts its own ranks, which takes long on a busy machine.
@@ -437,11 +436,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_process(whole, kept, t
         assert not ranks()
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-def ranks() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if runs(child, "execution.worker")]
 
 
 # -- without processes ------------------------------------------------------------------------------

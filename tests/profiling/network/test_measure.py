@@ -5,10 +5,10 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +25,8 @@ from deeppool.device.find import find_device
 from deeppool.errors import DeviceUnavailableError, InvalidValueError, RankFailedError, RunError
 from deeppool.profiling.network import measure, patterns
 from deeppool.profiling.network.patterns import BOUND, MINIMUM_RUNS, Pattern, RankContext, group_sizes, is_precise
-from tests.processes.children import gone, in_order, runs
+from tests.processes.children import gone, running
+from tests.ranks import free_port
 from tests.strategies import make_graph, measured_network, profile_from_times
 from tests.waiting import wait_until
 
@@ -252,13 +253,7 @@ def test_nccl_ranks_are_measured_on_a_gpu_each():
 # -- faults -----------------------------------------------------------------------------------------
 
 
-def ranks_below(launcher: int | None = None) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process(launcher).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if runs(process, "profiling.network.rank"):
-                found.append(process)
-    return in_order(found)
+ranks_below = partial(running, "profiling.network.rank")
 
 
 @pytest.mark.processes
@@ -405,12 +400,6 @@ def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, outp
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.processes
