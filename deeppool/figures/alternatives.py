@@ -106,7 +106,6 @@ def _of_one_layer(record: PlanAlternatives, layer: LayerAlternatives, dark: bool
         title=f"{escape(shorten(layer.name, 60))}: why {layer.gpu_count:,} of {record.gpus:,} GPUs",
         subtitle=f"<b>predicted</b>; {_limit(record)}; {escape(layer.reason) or 'no other count was searched'}",
         plot_height=300,
-        heading_height=0,
         dark=dark,
     )
 
@@ -216,7 +215,6 @@ def _of_layers(record: PlanAlternatives, dark: bool) -> go.Figure:
         subtitle=f"<b>predicted</b> change of the iteration of {format_seconds(record.iteration_time)} by one layer's "
         f"GPU count; {_limit(record)}",
         plot_height=max(160, min(20 * len(rows), 20 * MOST_LABELS)),
-        heading_height=0,
         dark=dark,
     )
 

@@ -130,7 +130,6 @@ def draw_changes(
         title=escape(title),
         subtitle=f"{subtitle}{left_out}",
         plot_height=max(120, 24 * len(shown)),
-        heading_height=0,
         dark=dark,
     )
 

@@ -43,6 +43,5 @@ def collocated_gpus(record: CollocatedPlan, *, dark: bool = False) -> go.Figure:
         subtitle=f"<b>predicted</b>: the iteration takes {100 * record.slowdown:.1f} % longer; "
         f"{escape(record.interference)}",
         plot_height=300,
-        heading_height=0,
         dark=dark,
     )

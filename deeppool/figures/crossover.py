@@ -54,7 +54,6 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
         subtitle=f"<b>measured</b> on {record.ranks} ranks of {escape(record.device_name)}; a transfer begins when the "
         "last rank begins it",
         plot_height=max(150, 34 * len(labels)),
-        heading_height=0,
         dark=dark,
     )
 

@@ -43,7 +43,6 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
         subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
         f"{found.claim}; squares: data parallelism on so many GPUs",
         plot_height=300,
-        heading_height=0,
         dark=dark,
     )
     # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.

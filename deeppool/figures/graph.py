@@ -74,7 +74,6 @@ def graph(
         title=f"{escape(graph.model)}, {len(graph.layers)} layers by {TITLES[colour_by]}",
         subtitle=_subtitle(graph, profile, batch),
         plot_height=max(200, page.height * ROW),
-        heading_height=0,
         dark=dark,
     ).update_layout(margin={"l": 12, "r": 96, "b": 16})
 

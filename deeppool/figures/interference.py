@@ -60,6 +60,5 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
         subtitle=f"<b>{found.basis}</b> on {where}{waits}",
         # Room for the slanted names of the columns.
         plot_height=CELL * len(names) + 150,
-        heading_height=0,
         dark=dark,
     )

@@ -48,7 +48,6 @@ def job_progress(status: ClusterStatus, *, dark: bool = False) -> go.Figure:
         title=f"{len(status.jobs)} job{'s' * (len(status.jobs) != 1)} on {escape(status.address)}",
         subtitle=f"{used} of {len(status.gpus)} GPUs in use{trouble}; green: background",
         plot_height=max(120, 34 * len(rows)),
-        heading_height=0,
         dark=dark,
     )
 

@@ -50,7 +50,7 @@ def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go
     axes["yaxis2"] |= {"title": {"text": f"time ({unit.name})"}, "rangemode": "tozero"}
     axes["yaxis3"] |= {"title": {"text": "amplification (×)"}, "rangemode": "tozero"}
     subtitle = f"<b>predicted</b> {plan_provenance(plan)}"
-    layout = theme.theme_layout(title=_title(plan), subtitle=subtitle, plot_height=480, heading_height=0, dark=dark)
+    layout = theme.theme_layout(title=_title(plan), subtitle=subtitle, plot_height=480, dark=dark)
     return go.Figure(
         {
             "data": [

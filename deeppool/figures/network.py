@@ -59,7 +59,6 @@ def network(cluster: Cluster, *, dark: bool = False) -> go.Figure:
         title=f"{escape(cluster.name)}: {cluster.gpus:,} GPUs, {cluster.gpus_per_node} a node",
         subtitle=f"inside a node: {escape(cluster.inside.source)}<br>between nodes: {escape(cluster.between.source)}",
         plot_height=340,
-        heading_height=0,
         dark=dark,
     )
 

@@ -64,6 +64,5 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
         subtitle=f"<b>predicted</b>: a step of each takes {format_seconds(record.round_time)} crossed over, "
         f"{format_seconds(record.data_parallel)} by DDP one after the other",
         plot_height=max(160, 34 * len(rows)),
-        heading_height=0,
         dark=dark,
     )

@@ -92,7 +92,6 @@ def plan_graph(
         title=f"{escape(plan.model)}, batch {plan.global_batch}: {_TITLES[colour_by]} of {_what(plan, shown, nodes)}",
         subtitle=f"<b>predicted</b> {plan_provenance(plan)}",
         plot_height=max(200, page.height * ROW),
-        heading_height=0,
         dark=dark,
     )
     # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.

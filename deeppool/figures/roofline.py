@@ -51,6 +51,5 @@ def roofline(sheet: GpuSheet, *, dark: bool = False) -> go.Figure:
         title=f"{escape(sheet.title)}: {format_bytes(sheet.memory)}, {sheet.bandwidth / 1e9:,.0f} GB/s",
         subtitle=escape(sheet.source),
         plot_height=340,
-        heading_height=0,
         dark=dark,
     )

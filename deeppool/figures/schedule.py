@@ -74,7 +74,6 @@ def schedule(
         title=escape(str(steps)),
         subtitle=f"{subtitle}; filled arrows add to the receiver's chunks, open ones replace them",
         plot_height=max(160, min(900, 44 * steps.ranks)),
-        heading_height=0,
         dark=dark,
     )
 

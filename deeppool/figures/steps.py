@@ -64,7 +64,6 @@ def steps(record: CriticalBatch | FixedSamples | StepsTable, *, dark: bool = Fal
         title=f"{escape(record.name)}: steps to the target",
         subtitle=escape(record.source),
         plot_height=320,
-        heading_height=0,
         dark=dark,
     )
 

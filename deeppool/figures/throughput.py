@@ -36,7 +36,6 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
         title=_title(shared),
         subtitle=_subtitle(shared),
         plot_height=380,
-        heading_height=0,
         dark=dark,
     )
 

@@ -44,7 +44,6 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
         subtitle=f"<b>measured</b> with {measured_with} on {record.cores} cores of "
         f"{escape(record.device_name)}, {record.date[:10]}",
         plot_height=400,
-        heading_height=0,
         dark=dark,
     )
 

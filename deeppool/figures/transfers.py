@@ -63,7 +63,6 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
         title=f"How {escape(name)} sends gradients on {ranks}",
         subtitle=subtitle,
         plot_height=max(160, 34 * len(rows)),
-        heading_height=0,
         dark=dark,
     ).update_layout(barmode="stack")
 

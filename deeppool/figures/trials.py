@@ -52,6 +52,5 @@ def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
         title=f"{len(rows)} configurations, {record.steps} steps at batch {record.batch}",
         subtitle="<b>measured</b>; the best is green",
         plot_height=max(120, 30 * len(rows)),
-        heading_height=0,
         dark=dark,
     )

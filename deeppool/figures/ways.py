@@ -71,6 +71,5 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
         subtitle=f"<b>measured</b> on {escape(record.device_name)}, {record.repetitions} repetitions by turns (lines: "
         f"95 % confidence){'' if predicted is None else '; marks <b>predicted</b>'}",
         plot_height=max(160, 34 * len(rows)),
-        heading_height=0,
         dark=dark,
     )

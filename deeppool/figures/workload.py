@@ -62,6 +62,5 @@ def workload(trace: WorkloadTrace, *, dark: bool = False) -> go.Figure:
         title=f"{escape(trace.name)}: {len(trace.jobs):,} job{'s' * (len(trace.jobs) != 1)}",
         subtitle=escape(trace.method),
         plot_height=360,
-        heading_height=0,
         dark=dark,
     )

@@ -57,5 +57,5 @@ def test_idle_time_recedes_but_is_seen_against_the_paper(dark):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_no_figure_offers_to_upload_itself_to_a_cloud(dark):
-    figure = theme.apply_theme(go.Figure(), title="one", plot_height=100, heading_height=0, dark=dark)
+    figure = theme.apply_theme(go.Figure(), title="one", plot_height=100, dark=dark)
     assert figure.layout.template.layout.modebar.remove == ("sendChartToCloud",)

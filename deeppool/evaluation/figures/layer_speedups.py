@@ -53,7 +53,6 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
         subtitle=f"from {global_batch} samples on one GPU to {shares} on each of {gpus}; <b>{profile.provenance}</b> "
         f"layer times ({escape(profile.device_name)}, {profile.precision}), without transfers",
         plot_height=380,
-        heading_height=0,
         dark=dark,
     )
 

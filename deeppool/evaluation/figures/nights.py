@@ -47,7 +47,6 @@ def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
         title=f"Night {escape(record.name)}: {_count(len(rows), 'notebook')}, {escape(record.preset)}",
         subtitle=f"<b>measured</b> on {escape(record.device)}, {escape(record.started)}",
         plot_height=max(120, 26 * len(rows)),
-        heading_height=0,
         dark=dark,
     )
 

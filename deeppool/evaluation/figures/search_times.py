@@ -53,6 +53,5 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
         title="Time to search for a plan",
         subtitle="<b>measured</b>, one thread, median and half the interquartile range",
         plot_height=340,
-        heading_height=0,
         dark=dark,
     ).update_layout(barmode="group")

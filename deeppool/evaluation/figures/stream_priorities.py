@@ -45,6 +45,5 @@ def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: st
         title="A short graph behind ten long kernels of low priority",
         subtitle=f"{escape(where)}; alone it takes {alone:.0f} us",
         plot_height=90 * len({row for row, _ in rows}),
-        heading_height=0,
         dark=dark,
     ).update_layout(barmode="group")

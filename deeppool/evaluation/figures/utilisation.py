@@ -33,7 +33,6 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
         title=f"Utilisation by batch: {names}",
         subtitle="; ".join(_provenance(profile) for profile in profiles),
         plot_height=340,
-        heading_height=0,
         dark=dark,
     )
 

@@ -45,7 +45,6 @@ def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.
         title="Throughput by memory, in one wave and in two",
         subtitle=f"{escape(where)}; numbers are samples of an iteration",
         plot_height=360,
-        heading_height=0,
         dark=dark,
     )
 
@@ -84,6 +83,5 @@ def wave_efficiency(
         title="Waves of model parallelism over one wave",
         subtitle=escape(where),
         plot_height=320,
-        heading_height=0,
         dark=dark,
     )
