@@ -22,6 +22,8 @@ from deeppool.job import job_from
 from deeppool.processes.managed_process import Message
 from deeppool.training.training_job import load_job
 
+KEPT_PIECES = 2000
+"""Pieces of a phase that are reported, for the timeline of one iteration: its last seconds."""
 FINAL_STEPS = 10
 """Steps over which the final loss is the mean: that of one batch is noise."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base.sharing import Sharing
-from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.background_training import KEPT_PIECES, BackgroundTraining
 from deeppool.collocation.cpu_sampler import CpuSampler, Piece, computing_intervals, intersections
 from deeppool.collocation.piece_launcher import PieceLauncher
 from deeppool.device.cpu import LOWEST
@@ -27,8 +27,6 @@ MPS_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 PROGRESS_SECONDS = 0.5
 """Interval between two progress reports: each costs the launcher's machine some time."""
 KEPT_CHECKPOINTS = 2
-KEPT_PIECES = 2000
-"""Pieces of a phase that are reported, for the timeline of one iteration: its last seconds."""
 
 
 class BackgroundWorker:

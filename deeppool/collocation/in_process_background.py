@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
-from deeppool.collocation.background_training import BackgroundTraining
+from deeppool.collocation.background_training import KEPT_PIECES, BackgroundTraining
 from deeppool.collocation.piece_launcher import ForegroundState, PieceLauncher
 from deeppool.device.protocol import Device
 from deeppool.errors import RunError
@@ -21,8 +21,6 @@ from deeppool.scheduling.background_limits import CLOSED, BackgroundLimits, Oper
 POLL_SECONDS = 2.5e-4
 """Interval between two polls of a closed gate, half of the longest piece: each takes the interpreter's lock, for which
 the foreground's launches then wait."""
-KEPT_PIECES = 2000
-"""Pieces that a phase reports, for the timeline of one iteration: its last seconds."""
 DRAIN_SECONDS = 60.0
 """Time-out for pieces in flight to finish."""
 

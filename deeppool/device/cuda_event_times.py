@@ -6,13 +6,12 @@ multiprocessor.
 
 import ctypes
 from collections.abc import Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from deeppool.device.event_times import E
 from deeppool.errors import DeviceUnavailableError
-
-E = TypeVar("E", bound=Hashable)
 
 CAPACITY = 4096
 """Events of which times are kept."""

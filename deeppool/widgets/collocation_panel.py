@@ -30,12 +30,10 @@ from deeppool.widgets.code_box import CodeBox
 from deeppool.widgets.collocation_settings import CollocationSettings
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
-from deeppool.widgets.run_panel import COLOURS
+from deeppool.widgets.run_panel import COLOURS, INTERVAL
 from deeppool.widgets.telemetry_panel import TelemetryPanel
 from deeppool.widgets.ticker import follow
 
-INTERVAL = 0.25
-"""Minimum seconds between two redraws; each is a message to the page."""
 IDLE_RATIO = 19.0
 """Pause after a redraw, in multiples of its duration: drawing takes at most 1/20 of the measured machine's time."""
 FOLDER = "runs"

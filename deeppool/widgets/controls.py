@@ -8,6 +8,8 @@ import ipywidgets
 LABEL = {"description_width": "13em"}
 """Style: labels of one column end where the controls begin."""
 
+WIDE = {"description_width": "initial"}
+"""Style: labels as wide as their texts."""
 CONTROL_WIDTH = "30em"
 """Least width of a labelled slider that is easy to move."""
 

@@ -19,10 +19,9 @@ from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, Mode
 from deeppool.widgets.controls import choice, grid, steps
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
+from deeppool.widgets.run_panel import INTERVAL
 from deeppool.widgets.run_row import RunRow
 
-INTERVAL = 0.25
-"""Minimum seconds between two redraws; each is a message to the page."""
 EMPTY = (
     "Nothing has run yet. <b>Train</b> starts the ranks on this machine and trains by each mode in turn; the loss of "
     "rank 0's batches is drawn while they train, and loss and accuracy on other data at the end."

@@ -17,6 +17,7 @@ from deeppool.graph.models.workloads import FAMILIES, find_workload, similar_nam
 from deeppool.graph.shapes import Shapes, format_shapes, parse_shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
+from deeppool.widgets.controls import WIDE
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.markup import bullet_list, paragraph
 from deeppool.widgets.panel import Panel
@@ -36,7 +37,6 @@ GRANULARITIES: tuple[tuple[str, Granularity], ...] = (
     ("blocks of modules", "block"),
 )
 DTYPES = (("the model's own", ""), ("float32", "float32"), ("int64 (tokens)", "int64"))
-WIDE = {"description_width": "initial"}
 EMPTY = "Pick a model and press Capture: its graph of layers appears here. Nothing is downloaded or trained."
 
 

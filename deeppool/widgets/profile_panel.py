@@ -20,6 +20,7 @@ from deeppool.graph.layer import LayerGraph
 from deeppool.graph.shapes import Shapes
 from deeppool.profiling.table import Profile
 from deeppool.runs.handle import RunHandle, start
+from deeppool.widgets.controls import WIDE
 from deeppool.widgets.layer_rows import HEADS, SUM, layer_rows
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.markup import bullet_list, paragraph
@@ -41,7 +42,6 @@ MEASUREMENTS = (
 ESTIMATES = tuple((f"estimated: {sheet.title}", name) for name, sheet in GPUS.items())
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 VIEWS = (("time over the batch size", "curves"), ("graph, coloured by time", "graph"))
-WIDE = {"description_width": "initial"}
 EMPTY = "No times yet. Press the button to measure, or choose a GPU's data sheet to estimate without that GPU."
 MEASURED, ESTIMATED = "#0072B2", "#B05E00"
 """Background colours of the badge, which has white text."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deeppool.base.interruption import interruptible
+from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
@@ -21,7 +22,7 @@ from deeppool.interleaving.crossover.comparison_record import (
     CrossoverComparison,
     OrderTimes,
 )
-from deeppool.interleaving.crossover.named_jobs import LIBRARY, named_jobs
+from deeppool.interleaving.crossover.named_jobs import named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,

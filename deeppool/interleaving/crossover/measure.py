@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from deeppool.base.interruption import interruptible
+from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.protocol import Precision
-from deeppool.interleaving.crossover.named_jobs import LIBRARY, named_jobs
+from deeppool.interleaving.crossover.named_jobs import named_jobs
 from deeppool.interleaving.crossover.round_time import JobCosts
 from deeppool.interleaving.crossover.scheduler import CrossoverScheduler
 from deeppool.processes.launcher import Launcher

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Collection, Sequence
 
-from deeppool.collectives.patterns import ALL_REDUCES
+from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY
 from deeppool.errors import InvalidValueError
 from deeppool.training.training_job import TrainingJob
 
-LIBRARY = "library"
-"""Name of the all-reduce of the library: gloo's or NCCL's own."""
 PATTERNS = (LIBRARY, *(name for name in ALL_REDUCES if name != "hierarchical"))
 """Ways to sum gradients; a hierarchy needs to know the nodes, which jobs without a plan do not name."""
 

@@ -5,14 +5,13 @@ from typing import Any
 
 import psutil
 
-from deeppool.collectives.patterns import ALL_REDUCES
+from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY
 from deeppool.collectives.schedule import Schedule
 from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.rank import SPAN_DESCRIPTIONS, Command
 from deeppool.execution.training_task import TrainingTask, place_sockets_in, user_task
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
 from deeppool.interleaving.crossover.memory import JobMemory, check_memory, job_memory
-from deeppool.interleaving.crossover.named_jobs import LIBRARY
 from deeppool.interleaving.crossover.order import turns
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 from deeppool.processes.heartbeat import Activity, Heartbeat

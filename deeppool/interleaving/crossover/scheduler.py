@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.kinds import check_common_clock
@@ -16,7 +17,7 @@ from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.interleaving.crossover import measurements
-from deeppool.interleaving.crossover.named_jobs import LIBRARY, check_batch, job_name, named_jobs
+from deeppool.interleaving.crossover.named_jobs import check_batch, job_name, named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.record import CrossoverJob, CrossoverRecord, CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time

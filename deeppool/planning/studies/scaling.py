@@ -20,6 +20,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
+from deeppool.job import Progress
 from deeppool.planning.planner import plan_from_costs
 from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
@@ -46,8 +47,6 @@ LATENCY = 5e-6
 GLOBAL_BATCH = 256
 """Global batch of strong scaling, per-GPU batch of weak scaling: DeepPool, figures 1 and 3."""
 
-Progress = Callable[[str, float], None]
-"""Callback with a description of what is being planned and the fraction done."""
 UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
 """Errors that make one point missing instead of failing the study."""
 

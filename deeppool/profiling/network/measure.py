@@ -21,13 +21,13 @@ from deeppool.device.find import find_device
 from deeppool.device.kinds import KINDS, find_kind
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError, RunError
+from deeppool.job import Progress
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder, report_start
 from deeppool.profiling.network.patterns import (
     ELEMENT_BYTES,
     METHOD,
     Pattern,
-    Progress,
     RankContext,
     group_sizes,
     measure_patterns,

@@ -35,6 +35,7 @@ from deeppool.collectives.perform.process_group import new_group
 from deeppool.collectives.schedule import Schedule
 from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device
+from deeppool.job import Progress
 
 MINIMUM_RUNS = 9
 MAXIMUM_RUNS = 2000
@@ -59,9 +60,6 @@ METHOD = (
 ELEMENT_BYTES = 4
 """Gradients travel as float32."""
 STOP = -1
-
-Progress = Callable[[str, float], None]
-"""Callback with a description of what is being measured and the completed fraction."""
 
 
 PAIRS: Mapping[str, Callable[[], Schedule]] = {
