@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from deeppool.device.cuda import cuda_problem
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.processes.fork_server_client import fork_server
 from tests.command import deeppool  # noqa: F401
@@ -83,6 +84,13 @@ def cores_are_those_of_before() -> Iterator[None]:
     before = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests on a GPU need one."""
+    if item.get_closest_marker("gpu") and (problem := cuda_problem()) is not None:
+        pytest.skip(f"needs a CUDA device: {problem}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,7 +17,6 @@ from deeppool.collocation.background_placement import PROCESS, PROCESS_UNDER_MPS
 from deeppool.collocation.background_training import BackgroundTraining
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.collocation.job_queue import BackgroundJob, save_background_job
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.emulated.scheduler import Event
 from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
@@ -30,10 +29,6 @@ TIMEOUT = 300.0
 BATCH, SAMPLES = 4, 64
 THREADED = Sharing(priority="normal", home="thread")
 PACED = dataclasses.replace(POLICIES["paced"], priority="normal", home="thread")
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
 
 
 class Fixed(torch.utils.data.Dataset):
@@ -126,7 +121,7 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
 def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_rests(
     sharing: Sharing, device: str, start_background: Starter

@@ -6,18 +6,13 @@ import pytest
 import torch
 
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
 DRAWS = 3
 
 
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Device:
     return find_device(request.param)
 

@@ -6,18 +6,14 @@ import pytest
 import torch
 
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import HARDWARE_QUEUES, all_hardware_queues, cuda_problem
+from deeppool.device.cuda import HARDWARE_QUEUES, all_hardware_queues
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
 SIZE = 4096
 
 
-@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Device:
     return find_device(request.param)
 
@@ -82,7 +78,6 @@ def test_cuda_makes_all_hardware_queues_in_the_block_unless_the_user_chose(monke
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
 def test_work_in_flight_is_not_done_and_asking_does_not_wait() -> None:
     device = find_device("cuda")
     stream = device.stream("low")
@@ -95,7 +90,6 @@ def test_work_in_flight_is_not_done_and_asking_does_not_wait() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
 def test_graphs_are_captured_on_the_current_stream_and_stamps_inside_show_how_far_a_replay_is() -> None:
     device = find_device("cuda")
     stream = device.stream("high")

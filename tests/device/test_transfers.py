@@ -6,16 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from deeppool.device.cuda import CudaDevice, cuda_problem
+from deeppool.device.cuda import CudaDevice
 from deeppool.device.emulated.device import EmulatedDevice
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 
 GPU = torch.device("cuda", 1)
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
 
 
 class HostTensor:
@@ -76,7 +72,7 @@ def test_a_gpus_tensor_is_copied_to_pinned_memory_and_only_the_copy_is_waited_fo
     assert calls[3:] == ["wait"]
 
 
-@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Device:
     return find_device(request.param)
 

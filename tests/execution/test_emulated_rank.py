@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.event_times import HostEventTimes
 from deeppool.device.find import find_device
 from deeppool.execution.emulated_rank import EmulatedCommunicator
@@ -209,13 +208,7 @@ def test_an_emulated_rank_performs_the_operations_of_a_real_one_in_order(tmp_pat
             assert {kind for kind, *_ in spans} == {"forward", "backward", "reshard", "sync", "update"}
 
 
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
-
-
-@pytest.mark.parametrize("kind", ["emulated", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("kind", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_an_emulated_rank_runs_its_stages_as_graphs(kind: str):
     device = find_device(kind)
     captured = place_model(capture(make_model("branches", torch.float32), (3, 6, 6)), device.torch_device())

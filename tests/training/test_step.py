@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.emulated import tensor as emulated_tensor
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
@@ -23,10 +22,6 @@ from deeppool.training.training_job import Training
 from tests.execution.training_rank import Model, Rule
 from tests.sampling import sampled
 
-ON_A_GPU = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-)
 RULE = Rule("step", batch_norm=True, dtype=torch.float64)
 UPDATES, BATCH = 3, 6
 Data = tuple[torch.Tensor, ...]
@@ -146,7 +141,11 @@ def reader(data: Data) -> Callable[[range], Data]:
 
 @pytest.mark.parametrize(
     "device",
-    ["cpu", *sampled(["replaying cpu", "emulated", "emulated:h200"], "emulated"), pytest.param("cuda", marks=ON_A_GPU)],
+    [
+        "cpu",
+        *sampled(["replaying cpu", "emulated", "emulated:h200"], "emulated"),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
 )
 @pytest.mark.parametrize(("parts", "accumulation", "clip_norm"), [(1, 1, None), (3, 2, 0.1), (9, 1, 0.1), (9, 2, None)])
 @pytest.mark.parametrize("drive", [all_at_once, overlapping, by_buckets_backwards])

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.emulated.device import new_device
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
@@ -159,7 +158,6 @@ def test_for_any_other_optimizer_the_host_waits_only_if_losses_are_scaled(scaled
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}")
 def test_beside_a_gpu_the_host_goes_on_with_the_optimizer_of_models_by_name() -> None:
     rule = Training(optimizer=lambda named: momentum_sgd(named, 0.1, 0.9))
     assert not host_waits(find_device("cuda"), rule, scaled=True)

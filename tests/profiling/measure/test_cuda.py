@@ -4,15 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.device.cuda import cuda_problem
 from deeppool.device.find import find_device
 from deeppool.graph.capture.capture import capture
 from deeppool.profiling.measure.profile import profile
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_problem() is not None, reason=f"needs a CUDA device: {cuda_problem()}"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
