@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from deeppool.errors import RunError
-from deeppool.runs.handle import RunHandle
+from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS
@@ -36,7 +36,7 @@ class ComparisonPanel(Panel, Generic[Record]):
             ways: ways that can be selected, in the order in which they are measured.
             selected: those selected at first.
             repetitions: times that all ways are measured, which can be changed in the panel.
-            label: of the list of ways.
+            label: of the list of ways, and name of the argument that takes them.
         """
         self.run: RunHandle[Record] | None = None
         """The current run, or the last one."""
@@ -64,9 +64,15 @@ class ComparisonPanel(Panel, Generic[Record]):
         """Returns controls beside the list of ways."""
         return []
 
+    def comparison(self) -> tuple[Callable[..., Record], Any, dict[str, Any]]:
+        """Returns the function that compares, what it compares, and its options beside those of the controls."""
+        raise NotImplementedError
+
     def start(self, ways: list[str], repetitions: int, on_record: Callable[[Record], None]) -> RunHandle[Record]:
         """Starts the comparison."""
-        raise NotImplementedError
+        compare, what, options = self.comparison()
+        options |= {self.ways.description: ways, "repetitions": repetitions, "on_record": on_record}
+        return start(compare, what, **options)
 
     def figures(self, record: Record) -> list[go.Figure]:
         """Returns what is drawn of a record."""

@@ -1,13 +1,13 @@
 """Compares the crossover of jobs with other orders on live ranks."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from deeppool import figures
 from deeppool.interleaving.crossover.comparison import compare_orders
 from deeppool.interleaving.crossover.comparison_record import ORDERS, CrossoverComparison
-from deeppool.runs.handle import RunHandle, start
 from deeppool.training.training_job import TrainingJob
 from deeppool.widgets.comparison_panel import ComparisonPanel
 
@@ -27,19 +27,9 @@ class OrderPanel(ComparisonPanel[CrossoverComparison]):
         self._jobs, self._batch, self._ranks = list(jobs), global_batch, ranks
         super().__init__(ORDERS, ORDERS, repetitions=repetitions, label="orders")
 
-    def start(
-        self, ways: list[str], repetitions: int, on_record: Callable[[CrossoverComparison], None]
-    ) -> RunHandle[CrossoverComparison]:
-        """Starts the comparison."""
-        return start(
-            compare_orders,
-            self._jobs,
-            global_batch=self._batch,
-            ranks=self._ranks,
-            orders=ways,
-            repetitions=repetitions,
-            on_record=on_record,
-        )
+    def comparison(self) -> tuple[Callable[..., CrossoverComparison], Any, dict[str, Any]]:
+        """Returns :func:`deeppool.compare_orders` of the jobs."""
+        return compare_orders, self._jobs, {"global_batch": self._batch, "ranks": self._ranks}
 
     def figures(self, record: CrossoverComparison) -> list[go.Figure]:
         """Returns the gains over other orders, and a few rounds rank by rank."""

@@ -1,6 +1,7 @@
 """Compares techniques on one workload on live ranks, and says which one helps and why."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import ipywidgets
 import plotly.graph_objects as go
@@ -10,7 +11,6 @@ from deeppool.advice.record import Advice
 from deeppool.advice.verdict import verdicts
 from deeppool.planning.plan import Plan
 from deeppool.records.measured_ways import MeasuredWays
-from deeppool.runs.handle import RunHandle, start
 from deeppool.runs.technique_comparison.compare import compare_techniques
 from deeppool.runs.technique_comparison.names import BURST, FIVE_TECHNIQUES, WAYS
 from deeppool.training.training_job import TrainingJob
@@ -52,21 +52,11 @@ class TechniquePanel(ComparisonPanel[MeasuredWays]):
         """Returns the injected delay."""
         return [self.late]
 
-    def start(
-        self, ways: list[str], repetitions: int, on_record: Callable[[MeasuredWays], None]
-    ) -> RunHandle[MeasuredWays]:
-        """Starts the comparison."""
-        return start(
-            compare_techniques,
-            self._job,
-            global_batch=self._batch,
-            ranks=self._ranks,
-            ways=ways,
-            plan=self._plan,
-            late=self.late.value,
-            repetitions=repetitions,
-            on_record=on_record,
-        )
+    def comparison(self) -> tuple[Callable[..., MeasuredWays], Any, dict[str, Any]]:
+        """Returns :func:`deeppool.compare_techniques` of the job."""
+        late = self.late.value
+        options = {"global_batch": self._batch, "ranks": self._ranks, "plan": self._plan, "late": late}
+        return compare_techniques, self._job, options
 
     def figures(self, record: MeasuredWays) -> list[go.Figure]:
         """Returns the gains over the baseline, and a round of each way whose spans are recorded."""

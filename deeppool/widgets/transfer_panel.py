@@ -1,13 +1,13 @@
 """Compares methods of sending gradients on live ranks."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from deeppool import figures
 from deeppool.execution.data_parallel.measure import METHODS, measure_transfers
 from deeppool.records.measured_transfers import MeasuredTransfers
-from deeppool.runs.handle import RunHandle, start
 from deeppool.training.training_job import TrainingJob
 from deeppool.widgets.comparison_panel import ComparisonPanel
 
@@ -36,19 +36,9 @@ class TransferPanel(ComparisonPanel[MeasuredTransfers]):
         self._job, self._batch, self._ranks = job, global_batch, ranks
         super().__init__(METHODS, methods, repetitions=repetitions, label="methods")
 
-    def start(
-        self, ways: list[str], repetitions: int, on_record: Callable[[MeasuredTransfers], None]
-    ) -> RunHandle[MeasuredTransfers]:
-        """Starts the comparison; the last method is compared with the others."""
-        return start(
-            measure_transfers,
-            self._job,
-            global_batch=self._batch,
-            ranks=self._ranks,
-            methods=ways,
-            repetitions=repetitions,
-            on_record=on_record,
-        )
+    def comparison(self) -> tuple[Callable[..., MeasuredTransfers], Any, dict[str, Any]]:
+        """Returns :func:`deeppool.measure_transfers` of the job; the last method is compared with the others."""
+        return measure_transfers, self._job, {"global_batch": self._batch, "ranks": self._ranks}
 
     def figures(self, record: MeasuredTransfers) -> list[go.Figure]:
         """Returns iterations by every method."""
