@@ -1,6 +1,5 @@
 """Access to NVIDIA's management library (NVML): GPU data from the driver, without CUDA."""
 
-from types import TracebackType
 from typing import Any
 
 
@@ -49,7 +48,5 @@ class Nvml:
     def __enter__(self) -> "Nvml":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,7 +1,6 @@
 """A model and an optimizer of the user's own loop whose gradients are summed by partial all-reduces."""
 
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -89,9 +88,7 @@ class EagerReplica:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.drain()
         self._sums.close()

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from deeppool.base.sharing import Sharing
@@ -190,9 +189,7 @@ class StreamLadder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for made in self._made.values():
             made.job.close()
 

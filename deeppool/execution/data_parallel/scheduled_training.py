@@ -12,7 +12,6 @@ All ranks do the same in the same order. Training is synchronous SGD on the mean
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Protocol, Self
 
 import torch
@@ -190,9 +189,7 @@ class ScheduledTraining:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.drain()
         self.close()

@@ -8,7 +8,6 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 
 from deeppool.errors import RunError
 
@@ -54,9 +53,7 @@ class FileLock:
             else:
                 return
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the lock."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 

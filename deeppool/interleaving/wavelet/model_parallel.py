@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -194,10 +193,8 @@ class WaveletModelParallel:
     def __enter__(self) -> "WaveletModelParallel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
 
     def _before_forward(self, part: int) -> None:
