@@ -17,7 +17,6 @@ from deeppool.device.cpu import usable_cores
 from deeppool.device.kinds import find_kind
 from deeppool.errors import RunError
 from deeppool.processes.clock_offset import clock_identity
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import ManagedProcess, Message
 from deeppool.processes.meeting_point import interface_of, listen, open_store, store_url
@@ -98,7 +97,7 @@ class Runtime:
                 "(submit from a folder that all machines share)"
             )
         key = next(self._keys)
-        self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder, fork_server=fork_server()))
+        self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder))
         return key
 
     def messages(self, key: int) -> list[Message | None]:

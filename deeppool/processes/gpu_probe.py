@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from deeppool.base.cancellation import wait
 from deeppool.device.find import find_device
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import CommandChannel, Inbox, ManagedProcess, ProcessHandle, close_all
 
 PROBE_SECONDS = 60.0
@@ -24,7 +23,7 @@ def computing_gpus(kind: str, indices: Iterable[int]) -> set[int]:
     computing = set()
     try:
         for index in indices:
-            probe = ManagedProcess("deeppool.processes.gpu_probe", f"probe {index}", inbox, fork_server=fork_server())
+            probe = ManagedProcess("deeppool.processes.gpu_probe", f"probe {index}", inbox)
             probes[probe] = index
             probe.send("compute", kind=kind, index=index)
         waiting, deadline = set(probes), time.monotonic() + PROBE_SECONDS

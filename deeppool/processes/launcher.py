@@ -9,7 +9,6 @@ from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
 from deeppool.device.kinds import find_kind
 from deeppool.errors import RunError
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.gpu_probe import computing_gpus
 from deeppool.processes.managed_process import Inbox, ManagedProcess, ProcessHandle
 from deeppool.units import format_bytes
@@ -138,4 +137,4 @@ class LocalLauncher:
 
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ManagedProcess:
         """Starts a child process."""
-        return ManagedProcess(module, name, inbox, fork_server=fork_server())
+        return ManagedProcess(module, name, inbox)

@@ -24,6 +24,7 @@ from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
 from deeppool.processes.fork_server import kill_group
 from deeppool.processes.fork_server_client import ForkedProcess, ForkServerClient
+from deeppool.processes.fork_server_client import fork_server as own_fork_server
 
 Message = dict[str, Any]
 CONTROL = "control"
@@ -82,8 +83,9 @@ class ManagedProcess:
             inbox: for its answers; several processes may share one. The answer None reports the end of the process.
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
             folder: working folder, from which its modules are imported; the current one by default.
-            fork_server: forks the process; None: a new process is started.
+            fork_server: forks the process; by default that of this process. Without one a new process is started.
         """
+        fork_server = None if launcher else fork_server or own_fork_server()
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call

@@ -7,7 +7,6 @@ from dataclasses import astuple
 from deeppool.collocation.interference.synthetic_kernels import KernelSpec
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, Message, receive
 
 START_SECONDS, RUN_SECONDS = 120.0, 120.0
@@ -106,9 +105,7 @@ def _start(
     sizes: list[int] | None,
 ) -> tuple[ManagedProcess, list[int]]:
     """Starts a worker; returns it and the sizes of its kernels, those given or those that it found."""
-    child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.kernel_worker", name, fork_server=fork_server())
-    )
+    child = ending.enter_context(ManagedProcess("deeppool.collocation.interference.kernel_worker", name))
     child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
     return child, receive(child, START_SECONDS)["sizes"]
 

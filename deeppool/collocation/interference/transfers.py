@@ -12,7 +12,6 @@ import numpy as np
 from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
 from deeppool.collocation.interference.waits import start_background
 from deeppool.device.cpu import usable_cores
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from deeppool.processes.rank_group import private_folder
 
@@ -54,11 +53,7 @@ def measure_transfers(seconds: float, rounds: int, report: Callable[[float], Non
 def _start_ranks(ending: contextlib.ExitStack) -> list[ManagedProcess]:
     folder = ending.enter_context(private_folder())
     ranks = [
-        ending.enter_context(
-            ManagedProcess(
-                "deeppool.collocation.interference.all_reduce_worker", f"rank {rank}", fork_server=fork_server()
-            )
-        )
+        ending.enter_context(ManagedProcess("deeppool.collocation.interference.all_reduce_worker", f"rank {rank}"))
         for rank in range(RANKS)
     ]
     for rank, child in enumerate(ranks):

@@ -12,7 +12,6 @@ import numpy as np
 from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 
 WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
@@ -86,9 +85,7 @@ def _start(
     priority: str,
     rests: Sequence[tuple[float, float]],
 ) -> ManagedProcess:
-    child = ending.enter_context(
-        ManagedProcess("deeppool.collocation.interference.training_worker", name, fork_server=fork_server())
-    )
+    child = ending.enter_context(ManagedProcess("deeppool.collocation.interference.training_worker", name))
     child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
     receive(child, START_SECONDS)
     return child

@@ -14,7 +14,6 @@ from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
 from deeppool.errors import RunError
 from deeppool.processes.clock_offset import ClockOffset
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
 from deeppool.processes.torchrun.channel import Channel
 
@@ -117,7 +116,7 @@ class HostServer:
     def _on_start(self, message: Message) -> None:
         # Its first answer may come before it is registered.
         with self._lock:
-            handle = ManagedProcess(message["module"], message["name"], self._inbox, fork_server=fork_server())
+            handle = ManagedProcess(message["module"], message["name"], self._inbox)
             self._processes[message["process"]] = handle
             self._numbers[handle] = message["process"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.device.kinds import find_kind
 from deeppool.errors import RankFailedError, RunError
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.launcher import WorkerSpec
 from deeppool.processes.managed_process import Inbox, ManagedProcess, Message, ProcessHandle
 from deeppool.processes.meeting_point import LOOPBACK, listen, open_store, store_url
@@ -213,5 +212,5 @@ class TorchrunLauncher:
     def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> ProcessHandle:
         """Starts a process here or through the rank's host server."""
         if self.gpus[rank] == 0:
-            return ManagedProcess(module, name, inbox, fork_server=fork_server())
+            return ManagedProcess(module, name, inbox)
         return self._connections[self.gpus[rank]].start(module, name, inbox)

@@ -13,7 +13,6 @@ from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.models.workloads import save_model
-from deeppool.processes.fork_server_client import fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from deeppool.processes.rank_group import private_folder
 
@@ -54,11 +53,7 @@ class ConcurrentRanks:
         with contextlib.ExitStack() as ending, private_folder() as folder:
             model = save_model(captured.source, folder)
             self._others = [
-                ending.enter_context(
-                    ManagedProcess(
-                        "deeppool.profiling.measure.concurrent_rank", f"rank {rank}", fork_server=fork_server()
-                    )
-                )
+                ending.enter_context(ManagedProcess("deeppool.profiling.measure.concurrent_rank", f"rank {rank}"))
                 for rank in range(1, others + 1)
             ]
             for process, core in zip(self._others, cores[1:], strict=False):
