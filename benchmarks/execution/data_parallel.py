@@ -24,7 +24,7 @@ from deeppool.base import serialization
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.records.confidence_interval import confidence_half_width
+from deeppool.records.confidence_interval import median_ratio
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -86,19 +86,8 @@ def compare(model: str, rounds: int, iterations: int) -> dict[str, object]:
         "input_shape": shape,
         "global_batch": batch,
         "seconds": seconds,
-        "ratios": {way: ratio(seconds[way], seconds[WAYS[0]], rounds) for way in WAYS[1:]},
+        "ratios": {way: median_ratio(seconds[way], seconds[WAYS[0]], rounds) for way in WAYS[1:]},
     }
-
-
-def ratio(plan: list[float], ddp: list[float], rounds: int) -> tuple[float, float | None]:
-    """The plan's median time over DDP's, and half of its 95 % confidence interval, by rounds."""
-    size = len(plan) // rounds
-
-    def found(without: range) -> float:
-        kept = [i for i in range(len(plan)) if i // size not in without]
-        return statistics.median(plan[i] for i in kept) / statistics.median(ddp[i] for i in kept)
-
-    return found(range(0)), confidence_half_width(found, rounds)
 
 
 def table(rows: list[dict]) -> str:
