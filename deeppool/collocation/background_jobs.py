@@ -134,20 +134,18 @@ class BackgroundJobs:
             work: where it is added.
             started: clock at the start of the phase.
             ended: clock at which the foreground had ended its part of it, which this call may notice late; None: now.
-                Jobs in a rank's process count until this call.
         """
         self.split(work)
         parts, self._parts = self._parts, []
-        self._channel.send("rest")
-        spans: list[Span] = []
-        answers = self._record(self._channel.collect("trained", SWITCH_SECONDS))
-        if ended is not None and not any("parts" in answer for answer in answers.values()):
+        if ended is not None:
             _, noticed, cpu = parts[-1]
             until = max(ended, *(until for _, until, _ in parts[:-1]), started)
             # Since then a job had its core to itself.
             late = max(0.0, noticed - until)
             parts[-1] = work, noticed - late, {rank: seconds - late for rank, seconds in cpu.items()}
-        for rank, answer in answers.items():
+        self._channel.send("rest", until=parts[-1][1])
+        spans: list[Span] = []
+        for rank, answer in self._record(self._channel.collect("trained", SWITCH_SECONDS)).items():
             cuts = [(until, cpu.get(rank, math.inf) if self._on_cores else until) for _, until, cpu in parts]
             # In a rank's process it counts by itself, and there is one part: such a run refuses new bounds.
             counted = answer["parts"] if "parts" in answer else split_log(answer["log"], cuts)

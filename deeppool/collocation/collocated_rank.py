@@ -76,7 +76,7 @@ class CollocatedRank:
         """Lets the job rest."""
         if self._background is None:
             return {"why": "could not be started"}
-        return self._background.rest(message.get("clock", 0.0))
+        return self._background.rest(message.get("clock", 0.0), message["until"])
 
     def _read_foreground(self) -> tuple[BackgroundLimits, Operator | None]:
         return BackgroundLimits(*self._page.limits), self._phases.doing

@@ -9,6 +9,8 @@ joins the two. On a CPU the thread shares the rank's core, random numbers and th
 
 import threading
 import time
+from array import array
+from bisect import bisect_right
 from collections import deque
 from typing import Any
 
@@ -58,7 +60,9 @@ class InProcessBackground:
         self._cpu_at_end = 0.0
         self.error: Exception | None = None
         """The exception that ended the training."""
-        self._began, self._finished = 0.0, 0
+        self._began = 0.0
+        self._ends = array("d")
+        """When the pieces of this phase had finished, ascending."""
         self._losses: list[float] = []
         """Losses of the steps that ended in this phase."""
         self._pieces: deque[tuple[float, float]] = deque(maxlen=KEPT_PIECES)
@@ -66,18 +70,19 @@ class InProcessBackground:
 
     def begin(self) -> None:
         """Starts a training phase: the step continues where it was stopped."""
-        self._began, self._finished, self._losses = self._clock.now(), self.finished, []
+        self._began, self._ends, self._losses = self._clock.now(), array("d"), []
         if self.error is None:
             self._drained.clear()
         self._resumed.set()
         if self._thread is None:
             self._thread = self._clock.start_thread(self._run, "deeppool background")
 
-    def rest(self, clock_offset: float = 0.0) -> dict[str, Any]:
-        """Ends the training phase; pieces in flight now do not count. Returns when none is in flight.
+    def rest(self, clock_offset: float = 0.0, until: float | None = None) -> dict[str, Any]:
+        """Ends the training phase; pieces in flight at its end do not count. Returns when none is in flight.
 
         Args:
             clock_offset: the launcher's clock minus this machine's.
+            until: launcher's clock at the end of the phase, which is over; None: it ends now.
 
         Returns:
             As the only one of its ``parts``, the steps of the phase, and the losses of those that ended in it; kind,
@@ -87,7 +92,7 @@ class InProcessBackground:
         Raises:
             RunError: pieces in flight do not end.
         """
-        steps = (self.finished - self._finished) / self.training.pieces
+        finished = bisect_right(self._ends, self._clock.now() if until is None else until - clock_offset)
         self._resumed.clear()
         if not self._drained.wait(DRAIN_SECONDS):
             raise RunError(
@@ -101,6 +106,7 @@ class InProcessBackground:
             for began, ended in self._pieces
             if began >= self._began
         ]
+        steps = finished / self.training.pieces
         return {"parts": [(steps, self._losses)], "pieces": pieces, **self.training.progress(clock_offset)}
 
     def close(self) -> None:
@@ -162,3 +168,4 @@ class InProcessBackground:
             # A GPU's pieces are seen to be finished when the next one is launched.
             now = self._clock.now()
             self._pieces.append((now - busy, now))
+            self._ends.extend([now] * pieces)

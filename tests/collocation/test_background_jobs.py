@@ -190,7 +190,8 @@ def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher
 class LateChannel:
     """A job that makes a step of a CPU second each second from 0 on, and whose phase ends at 10."""
 
-    def send(self, command: str, **arguments: object) -> None: ...
+    def send(self, command: str, **arguments: float) -> None:
+        self.until = arguments["until"]
 
     def cpu_seconds(self) -> dict[int, float]:
         return {0: 10.0}
@@ -207,8 +208,11 @@ def test_what_a_job_does_after_the_foreground_has_ended_does_not_count(
     """A launcher that is held up, as by a slow callback, notices that late."""
     monkeypatch.setattr("deeppool.collocation.background_jobs.time", SimpleNamespace(perf_counter=lambda: 10.0))
     work = WorkDone()
-    BackgroundJobs(BackgroundJob(JOB), LateChannel()).measure(work, 0.0, ended)  # type: ignore[arg-type]
+    channel = LateChannel()
+    BackgroundJobs(BackgroundJob(JOB), channel).measure(work, 0.0, ended)  # type: ignore[arg-type]
     assert (work.steps, work.seconds, work.phases) == (pytest.approx(steps), pytest.approx(steps), [])
+    # A job in a rank's process counts by itself.
+    assert channel.until == pytest.approx(steps)
 
 
 def test_steps_and_losses_of_a_split_phase_go_to_both_parts() -> None:

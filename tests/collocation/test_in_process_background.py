@@ -21,7 +21,7 @@ from deeppool.device.emulated.scheduler import Event
 from deeppool.device.find import find_device
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.losses import classification_loss
-from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
+from deeppool.scheduling.background_limits import CLOSED, FREE, BackgroundLimits, Operator
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import TrainingJob
 
@@ -181,6 +181,21 @@ def test_work_is_counted_in_steps_and_their_pieces(start_background: Starter) ->
         total += background.rest()["parts"][0][0]
     # Pieces in flight at the end of a phase are not counted.
     assert 0 < total <= background.finished / background.training.pieces
+
+
+def test_pieces_after_the_end_of_a_phase_that_is_noticed_late_do_not_count(start_background: Starter) -> None:
+    foreground = Foreground()
+    background = start_background(make_job(), PACED, foreground)
+    background.begin()
+    foreground.wait_for(20)
+    foreground.limits = CLOSED
+    foreground.wait_for(2)
+    finished, ended = background.finished, background._clock.now()
+    foreground.limits = FREE
+    foreground.wait_for(20)
+    (steps, _), *_ = background.rest(clock_offset=100.0, until=ended + 100.0)["parts"]
+    assert steps * background.training.pieces == pytest.approx(finished)
+    assert finished < background.finished
 
 
 def test_the_foregrounds_limits_apply(start_background: Starter) -> None:
