@@ -63,9 +63,7 @@ def layer_times(
                 f"{','.join(map(str, found.graph.input_shape))} (leave it out, or give the model)"
             )
         return found
-    if global_batch < 1:
-        raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
-    check_batch(gpus, global_batch)
+    global_batch = check_batch(gpus, global_batch)
     sizes = shard_sizes(gpus, global_batch)
     if is_measured(device):
         measured: Precision = "fp32" if precision == "tf32" and find_device(device).kind != "cuda" else precision

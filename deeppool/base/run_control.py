@@ -76,9 +76,10 @@ class RunControl:
         self._decided.wait(DECIDED_SECONDS)
         if self._refusal is not None:
             raise InvalidValueError(f"the bound cannot be changed: {self._refusal}")
-        Sharing(max_slowdown=max_slowdown)
-        self._bound = max_slowdown
-        self._requested.put(max_slowdown)
+        bound = Sharing(max_slowdown=max_slowdown).max_slowdown
+        assert bound is not None
+        self._bound = bound
+        self._requested.put(bound)
 
     # -- called by the run -----------------------------------------------------------------------------------
 

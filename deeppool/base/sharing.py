@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 
 Priority = Literal["normal", "nice", "lowest"]
@@ -57,14 +58,16 @@ class Sharing:
             raise InvalidValueError(f"home must be auto, process or thread, got '{self.home}'")
         for name, (most, meaning) in _BOUNDED.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value < most:
+            if value is None:
+                continue
+            value = real_number(name, value)
+            object.__setattr__(self, name, value)
+            if not 0 < value < most:
                 less = "finite" if most == math.inf else f"less than {most:g}"
                 raise InvalidValueError(f"{name} must be more than 0 and {less}, got {value:g}: it is {meaning}")
-        if self.pieces is not None and self.pieces < 1:
-            raise InvalidValueError(
-                f"pieces must be at least 1, got {self.pieces}: it is how many pieces of the background's step may be "
-                "in flight at once, for example 2, or None for no bound"
-            )
+        if self.pieces is not None:
+            meaning = "it is how many pieces of the background's step may be in flight at once, for example 2, or None"
+            object.__setattr__(self, "pieces", whole_number("pieces", self.pieces, note=meaning))
 
     @property
     def in_pieces(self) -> bool:

@@ -1,12 +1,12 @@
 """GPUs, nodes and the links between them."""
 
 import math
-import operator
 import os
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.measured_network import MeasuredNetwork
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
@@ -24,9 +24,11 @@ class Link:
     """Source of the two numbers: a data sheet, or a description of the measurement."""
 
     def __post_init__(self) -> None:
-        if not self.bandwidth > 0:
+        for name in ("bandwidth", "latency"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        if not 0 < self.bandwidth < math.inf:
             raise InvalidValueError(f"bandwidth must be positive, got {self.bandwidth} bytes/s")
-        if not self.latency >= 0:
+        if not 0 <= self.latency < math.inf:
             raise InvalidValueError(f"latency must not be negative, got {self.latency} s")
 
     def __str__(self) -> str:
@@ -82,15 +84,11 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
-            try:
-                value = operator.index(getattr(self, name))
-            except TypeError:
-                raise InvalidValueError(f"{name} must be a whole number, got {getattr(self, name)!r}") from None
-            object.__setattr__(self, name, value)  # of NumPy, too
-            if not 1 <= value <= MAXIMUM_GPUS:
-                bound = "at least 1" if value < 1 else f"at most {MAXIMUM_GPUS}"
-                raise InvalidValueError(f"{name} must be {bound}, got {value}")
-        if self.memory is not None and not 0 < self.memory < math.inf:
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), most=MAXIMUM_GPUS))
+        if self.memory is None:
+            return
+        object.__setattr__(self, "memory", real_number("memory", self.memory))
+        if not 0 < self.memory < math.inf:
             raise InvalidValueError(f"memory must be positive, got {self.memory:g} bytes (None: unknown)")
 
     def __str__(self) -> str:

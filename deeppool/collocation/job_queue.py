@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
@@ -56,12 +55,10 @@ class BackgroundJob:
             ("checkpoint_every", self.checkpoint_every, 1),
             ("restarts", self.restarts, 0),
         ):
-            if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise InvalidValueError(
-                    f"{name} of a background job must be an integer of at least {least}, got {value}"
-                )
-        if self.budget is not None and self.budget <= 0:
-            raise InvalidValueError(f"memory of a background job must be positive, got {self.memory}")
+            if value is not None:
+                object.__setattr__(self, name, whole_number(f"{name} of a background job", value, least))
+        if self.budget is not None:
+            positive_number("memory of a background job", self.budget, "in bytes, or as '2GB'")
 
     @property
     def name(self) -> str:

@@ -5,8 +5,9 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
+from deeppool.base.number_checks import whole_number
 from deeppool.base.pickling import pickled
 from deeppool.coordinator import ray_connection
 from deeppool.coordinator.driver import Background, Foreground
@@ -146,7 +147,9 @@ class Coordinator:
         Raises:
             InvalidValueError: the cluster is too small, or a number is out of its bounds.
         """
-        steps = _count("steps", steps)
+        steps, restarts = whole_number("steps", steps), whole_number("restarts", restarts, 0)
+        if min_ranks is not None:
+            min_ranks = whole_number("min_ranks", min_ranks)
         if job is None and (checkpoints is not None or restarts or min_ranks is not None):
             raise InvalidValueError(
                 f"checkpoints, restarts and min_ranks need a training job, got none, and {checkpoints}, {restarts} and "
@@ -182,7 +185,8 @@ class Coordinator:
             InvalidValueError: the cluster is too small, or a number is out of its bounds.
             CaptureError: there is no such model.
         """
-        gpus, steps = _count("gpus", gpus), None if steps is None else _count("steps", steps)
+        # Another number would fail in the coordinator, where jobs of all clients wait.
+        gpus, steps = whole_number("gpus", gpus), None if steps is None else whole_number("steps", steps)
         wanted = job if isinstance(job, Job) else Job(job, (), BACKGROUND_BATCH)
         find_workload(wanted.model)
         work = Background(wanted, steps, os.getcwd())
@@ -268,12 +272,3 @@ def _answer(ray: Any, asked: Any, timeout: float | None = None) -> Any:
         raise
     except ray.exceptions.RayActorError:
         raise RunError("the coordinator has ended, and its jobs with it (deeppool cluster start)") from None
-
-
-def _count(name: str, value: int) -> int:
-    """Returns a number as Python's; another one would fail in the coordinator, where jobs of all clients wait."""
-    if not isinstance(value, SupportsIndex):
-        raise InvalidValueError(f"{name} must be an integer, got {value!r}")
-    if int(value) < 1:
-        raise InvalidValueError(f"{name} must be at least 1, got {value}")
-    return int(value)

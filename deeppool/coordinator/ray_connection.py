@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import whole_number
 from deeppool.base.private_files import check_private, private
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
@@ -175,8 +176,8 @@ def start_here(cores: int | None) -> Joined:
     """
     import psutil
 
-    if cores is not None and cores < 1:
-        raise InvalidValueError(f"gpus must be at least 1, got {cores}")
+    if cores is not None:
+        cores = whole_number("gpus", cores)
     with ray_environment_set(on_loopback=True):
         find_ray()
     log = state_folder() / "ray.log"

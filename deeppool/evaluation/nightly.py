@@ -15,6 +15,7 @@ from typing import Any
 
 from deeppool.advice.record import Finding, Verdict, card_lines
 from deeppool.base import serialization
+from deeppool.base.number_checks import whole_number
 from deeppool.device.cpu import usable_cores
 from deeppool.device.environment import package_versions
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
@@ -104,8 +105,7 @@ def nightly(
     """
     if budget is not None and budget <= 0:
         raise InvalidValueError(f"budget must be more than 0 s, got {budget}")
-    if keep < 1:
-        raise InvalidValueError(f"keep must be at least 1 run, got {keep}")
+    whole_number("keep", keep)
     chosen = choose(names, notebooks)
     archive = NightlyArchive(folder)
     with archive.locked():

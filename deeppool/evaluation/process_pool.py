@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from deeppool.base.number_checks import whole_number
 from deeppool.device.cpu import usable_cores
-from deeppool.errors import InvalidValueError
 from deeppool.evaluation.execution import ANSWER, KERNEL_ENVIRONMENT, ExecutedNotebook, NotebookTask
 from deeppool.processes import stop_detector
 from deeppool.processes.rank_group import private_folder
@@ -64,8 +64,7 @@ def run_tasks(
     Raises:
         InvalidValueError: jobs below 1.
     """
-    if jobs < 1:
-        raise InvalidValueError(f"jobs must be at least 1, got {jobs}")
+    whole_number("jobs", jobs)
     processes = _NotebookProcesses(len(tasks), budget, on_progress or (lambda text, share: None))
     for measures, threads in ((False, jobs), (True, 1)):
         executor = ThreadPoolExecutor(threads)

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.candidate_plans import candidate_plans
@@ -76,11 +77,10 @@ class TransferScheduler:
     ranks_wait = True
 
     def __post_init__(self) -> None:
-        if self.measured_updates < 1:
-            raise InvalidValueError(f"measured_updates must be at least 1, got {self.measured_updates}")
-        if self.tried_updates < 0:
-            raise InvalidValueError(f"tried_updates must be at least 0, got {self.tried_updates} (0: no trial)")
-        if self.batch_bytes is not None and not self.batch_bytes > 0:
+        measured, tried = whole_number("measured_updates", self.measured_updates), self.tried_updates
+        object.__setattr__(self, "measured_updates", measured)
+        object.__setattr__(self, "tried_updates", whole_number("tried_updates", tried, 0, note="0: no trial"))
+        if self.batch_bytes is not None and not real_number("batch_bytes", self.batch_bytes) > 0:
             raise InvalidValueError(f"batch_bytes must be positive, got {self.batch_bytes:g} (None: by the network)")
 
     def plans(

@@ -12,8 +12,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
 
@@ -45,9 +44,7 @@ def background_job(profile: Profile, background: Profile, batch: int | None = No
             "(profile both on it)"
         )
     largest = background.batch_sizes[-1]
-    batch = largest if batch is None else batch
-    if not isinstance(batch, int | np.integer):
-        raise InvalidValueError(f"background_batch must be a whole number, got {batch!r}")
+    batch = largest if batch is None else whole_number("background_batch", batch, least=None)
     if not 1 <= batch <= largest:
         raise InvalidValueError(
             f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
@@ -79,9 +80,10 @@ def plan(
             activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
+    global_batch = whole_number("global_batch", global_batch)
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
     costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
-    check_limit(amplification_limit)
+    amplification_limit = check_limit(amplification_limit)
     check_search(search, limit_scope)
     limited, published = amplification_limit is not None, search == "published"
     check_goal(goal, limited=limited, published=published, background=background is not None)
@@ -182,6 +184,7 @@ def frontier(
     is at least 1; of the points below that, where layers gain more than they cost, ``plan`` takes the fastest
     under 1.
     """
+    global_batch = whole_number("global_batch", global_batch)
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
     return frontier_from_costs(
         profile, cost_table(profile, cluster, global_batch, gpu_counts, network_model), optimizer=optimizer

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 from typing import get_args
 
-import numpy as np
-
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
@@ -25,9 +24,7 @@ def cost_table(
 ) -> CostTable:
     """Returns the costs that :func:`plan` and :func:`frontier` search with; arguments and errors as for them."""
     cluster = as_cluster(cluster)
-    if global_batch < 1:
-        raise InvalidValueError(f"global_batch must be at least 1, got {global_batch}")
-    check_batch(cluster.gpus, global_batch)
+    global_batch = check_batch(cluster.gpus, global_batch)
     network = Network(cluster, model or default_model(cluster))
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
     return price(profile, network, global_batch, counts)
@@ -55,25 +52,34 @@ def gpu_counts_to_search(
     return tuple(sorted(set(smallest.values())))
 
 
-def check_batch(gpus: int, global_batch: int) -> None:
-    """Raises PlanError for more GPUs than samples, and InvalidValueError for a part of a sample."""
-    if not isinstance(global_batch, int | np.integer):
-        raise InvalidValueError(f"global_batch must be a whole number, got {global_batch!r}")
+def check_batch(gpus: int, global_batch: int) -> int:
+    """Returns a batch as Python's number.
+
+    Raises:
+        InvalidValueError: it is no whole number of samples, or none.
+        PlanError: more GPUs than samples.
+    """
+    global_batch = whole_number("global_batch", global_batch)
     if gpus > global_batch:
         raise PlanError(
             f"{gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
             f"(at most {global_batch} GPUs, or a larger batch)"
         )
+    return global_batch
 
 
-def check_limit(limit: float | None) -> None:
-    """Raises InvalidValueError for a limit below 1, and an infinite one."""
+def check_limit(limit: float | None) -> float | None:
+    """Returns a limit as Python's number; raises InvalidValueError for one below 1, and an infinite one."""
+    if limit is None:
+        return None
+    limit = real_number("amplification_limit", limit)
     if limit == math.inf:
         raise InvalidValueError("amplification_limit must be finite, got inf (leave it out for no limit)")
-    if limit is not None and not limit >= 1:
+    if not limit >= 1:
         raise InvalidValueError(
             f"amplification_limit must be at least 1.0, got {limit:g} (1.0 permits only splits that cost nothing)"
         )
+    return limit
 
 
 def check_search(search: Search, scope: LimitScope) -> None:

@@ -1,9 +1,9 @@
 """What a background saves: the price of the GPU time that it used, minus that of the foreground's slowdown."""
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
+from deeppool.base.number_checks import positive_number
 from deeppool.errors import InvalidValueError
 
 
@@ -53,7 +53,6 @@ def check_gpu_price(price: float | None, *, has_background: bool) -> None:
     """Raises InvalidValueError for a price that is not positive, or of a run without background."""
     if price is None:
         return
-    if not 0 < price < math.inf:
-        raise InvalidValueError(f"gpu_price must be positive and finite, got {price:g} (the price of a GPU-hour)")
+    positive_number("gpu_price", price, "the price of a GPU-hour")
     if not has_background:
         raise InvalidValueError("gpu_price is for what a background job saves (give background=)")

@@ -5,12 +5,10 @@
 builds the record (:mod:`deeppool.runs.launch_record`).
 """
 
-import math
 from contextlib import closing
 
-import numpy as np
-
 from deeppool.base.live_sample import OnSample
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
@@ -83,13 +81,17 @@ def launch(
     """
     policy = policy or ("none" if background is None else "priority")
     sharing = find_sharing(policy, max_slowdown)
+    if background_batch is not None:
+        background_batch = whole_number("background_batch", background_batch)
+    if seconds is not None:
+        seconds = positive_number("seconds", seconds)
+    if steps is not None:
+        steps = whole_number("steps", steps)
     _check(policy, background, background_batch, seconds, steps)
     check_common_clock(plan.device)
-    if emulate_rank is not None and not (_is_integer(emulate_rank) and 0 <= emulate_rank < plan.gpus):
-        raise InvalidValueError(
-            f"the rank to emulate must be from 0 to {plan.gpus - 1}, got {emulate_rank}: "
-            f"the plan is for {plan.gpus} GPUs"
-        )
+    if emulate_rank is not None:
+        note = f"the plan is for {plan.gpus} GPUs"
+        emulate_rank = whole_number("the rank to emulate", emulate_rank, 0, plan.gpus - 1, note)
     check_gpu_price(gpu_price, has_background=background is not None)
     report = on_progress or (lambda what, share: None)
     setup = None
@@ -128,21 +130,13 @@ def _check(
 ) -> None:
     if policy != "none" and background is None:
         raise InvalidValueError(f"policy '{policy}' needs a background job (give background=, for example resnet18)")
-    if batch is not None and (not _is_integer(batch) or batch < 1 or not isinstance(background, str)):
+    if batch is not None and not isinstance(background, str):
         raise InvalidValueError(
-            "background_batch must be an integer of at least 1 and is for a background that is given by its name, got "
-            f"{batch} for {background} (a job of your own has its own batch)"
+            f"background_batch is for a background that is given by its name, got {batch} for {background} (a job of "
+            "your own has its own batch)"
         )
     if seconds is not None and steps is not None:
         raise InvalidValueError(f"give seconds or steps, not both: got {seconds:g} s and {steps} steps")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
-    if steps is not None and (not _is_integer(steps) or steps < 1):
-        raise InvalidValueError(f"steps must be an integer of at least 1, got {steps}")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer)
 
 
 def _open(run_control: RunControl, setup: BackgroundSetup | None) -> None:

@@ -6,8 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from deeppool.base.number_checks import whole_number
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
@@ -112,20 +111,12 @@ def train(
             f"gradient_sync must be a method such as dp.TransferScheduler(), got {name} (a WaveletModelParallel has "
             "partitions of its own in place of a plan: use it in processes that have joined torch.distributed)"
         )
-    for name, value, least in (
-        ("steps", steps, 1),
-        ("checkpoint_every", checkpoint_every, 1),
-        ("keep", keep, 1),
-        ("restarts", restarts, 0),
-    ):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value}")
-    if replan_after is not None and (replan_after < 1 or profile is None):
-        raise InvalidValueError(
-            f"replan_after must be at least 1 and needs the plan's profile, got {replan_after} and "
-            f"{'no profile' if profile is None else 'a profile'}"
-        )
-    if replan_after is not None and profile is not None:
+    steps, restarts = whole_number("steps", steps), whole_number("restarts", restarts, 0)
+    checkpoint_every, keep = whole_number("checkpoint_every", checkpoint_every), whole_number("keep", keep)
+    if replan_after is not None:
+        replan_after = whole_number("replan_after", replan_after)
+        if profile is None:
+            raise InvalidValueError(f"replan_after {replan_after} needs the plan's profile, got none (give profile=)")
         check_profile_matches(plan, profile)
     launcher = launcher or LocalLauncher(plan.device, plan.gpus)
     elastic = None
@@ -192,8 +183,7 @@ def _elastic_ranks(
     background: Background | Trials | None,
 ) -> ElasticRanks:
     """Returns what chooses the GPUs of a training with fewer ranks, if it can be one."""
-    if not 1 <= min_ranks <= plan.gpus:
-        raise InvalidValueError(f"min_ranks must be 1 to {plan.gpus}, the plan's GPUs, got {min_ranks}")
+    min_ranks = whole_number("min_ranks", min_ranks, 1, plan.gpus, f"the plan is for {plan.gpus} GPUs")
     if profile is None or checkpoints is None or restarts < 1:
         raise InvalidValueError(
             "min_ranks needs the plan's profile, to plan for fewer, a folder of checkpoints, to go on from, and at "

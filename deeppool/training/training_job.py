@@ -1,14 +1,13 @@
 """Training rule and training job: settings that a user chooses beside the plan, as Python objects."""
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.pickling import save_pickled
-from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 
@@ -53,10 +52,9 @@ class Training:
     """Seed of weights, of the order of samples and of dropout's masks."""
 
     def __post_init__(self) -> None:
-        if self.accumulation < 1:
-            raise InvalidValueError(f"accumulation must be at least 1, got {self.accumulation}")
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise InvalidValueError(f"clip_norm must be positive and finite, got {self.clip_norm:g}")
+        object.__setattr__(self, "accumulation", whole_number("accumulation", self.accumulation))
+        if self.clip_norm is not None:
+            object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,8 @@ def test_no_bound_and_a_run_that_is_over_are_refused() -> None:
     run_control.open(BOUND)
     with pytest.raises(InvalidValueError, match="max_slowdown must"):
         run_control.change_bound(-0.01)
+    with pytest.raises(InvalidValueError, match="max_slowdown must be a number, got True"):
+        run_control.change_bound(True)
     assert (run_control.bound, run_control.take()) == (0.05, None)
     run_control.close()
     with pytest.raises(InvalidValueError, match="the run is over"):

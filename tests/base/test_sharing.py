@@ -15,7 +15,7 @@ from deeppool.errors import InvalidValueError
         ("feedback", -0.1, "feedback must be more than 0 and finite, got -0.1: .*for example 0.1 for 10 %"),
         ("max_slowdown", float("nan"), "max_slowdown must be more than 0 and finite, got nan: .*0.03 for 3 %"),
         ("max_slowdown", float("inf"), "max_slowdown must be more than 0 and finite, got inf: "),
-        ("pieces", 0, "pieces must be at least 1, got 0: .*for example 2"),
+        ("pieces", 0, "pieces must be at least 1, got 0 .*for example 2"),
     ],
 )
 def test_a_mechanism_out_of_its_bounds_is_refused_with_what_it_means_and_an_example(

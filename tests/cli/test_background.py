@@ -55,7 +55,7 @@ def test_without_names_there_is_no_background() -> None:
         (["--background", OWN, "--background-memory", "lots"], "a size of memory is, for example, 40GB"),
         (
             ["--background", OWN, "--background-restarts", "-1"],
-            "restarts of a background job must be an integer of at least 0",
+            "restarts of a background job must be at least 0, got -1",
         ),
         (["--background", TRIALS, "--background-steps", "3"], "trials have steps, a folder, a memory budget"),
         (["--background", TRIALS, "--background", OWN], "trials are a queue by themselves"),

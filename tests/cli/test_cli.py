@@ -111,7 +111,7 @@ ERRORS = {
     ),
     "no background batch": (
         "run plan.json --background examples.own_training:job --background-batch 0",
-        "batch of a background job must be an integer of at least 1, got 0",
+        "batch of a background job must be at least 1, got 0",
     ),
     "other ranks": ("run plan.json --ranks 2 -o new.json", "plan.json is a plan for 4 ranks, --ranks is 2"),
     "ranks below 1": (f"run {EXAMPLE} --ranks 0 -o new.json", "got 0"),

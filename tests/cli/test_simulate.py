@@ -157,7 +157,7 @@ def test_what_cannot_be_is_reported(folder, tmp_path):
     for what, more in (("plan.json", ()), ("trace.json", ("--gpus", 4))):
         refused = simulate(folder, what, "--jitter", 0.1, "--seed", -1, *more).exception
         assert isinstance(refused, InvalidValueError)
-        assert str(refused) == "seed must not be negative, got -1"
+        assert str(refused) == "seed must be at least 0, got -1"
     missing = dp.load(folder / "trace.json")
     dp.save(replace(missing, jobs=(replace(missing.jobs[0], source="gone.json"),)), tmp_path / "trace.json")
     assert isinstance(simulate(tmp_path, "trace.json", "--gpus", 4).exception, DocumentError)

@@ -48,6 +48,8 @@ def test_what_is_exactly_at_a_bound_is_allowed() -> None:
         (lambda: Cluster(gpus=4, memory=float("nan")), "memory must be positive, got nan bytes"),
         (lambda: Link(0, 0, ""), "bandwidth must be positive, got 0"),
         (lambda: Link(float("nan"), 0, ""), "bandwidth must be positive, got nan"),
+        (lambda: Link(float("inf"), 0, ""), "bandwidth must be positive, got inf"),
+        (lambda: Link(1e9, float("inf"), ""), "latency must not be negative, got inf"),
         (lambda: Link(1, -1, ""), "latency must not be negative, got -1"),
     ],
 )

@@ -56,11 +56,11 @@ def test_memory_is_bytes_or_a_size_with_a_unit() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"steps": 0}, "steps of a background job must be an integer of at least 1, got 0"),
-        ({"steps": 2.5}, "steps of a background job must be an integer of at least 1, got 2.5"),
-        ({"checkpoint_every": 0}, "checkpoint_every of a background job must be an integer of at least 1, got 0"),
-        ({"restarts": -1}, "restarts of a background job must be an integer of at least 0, got -1"),
-        ({"memory": 0}, "memory of a background job must be positive, got 0"),
+        ({"steps": 0}, "steps of a background job must be at least 1, got 0"),
+        ({"steps": 2.5}, "steps of a background job must be a whole number, got 2.5"),
+        ({"checkpoint_every": 0}, "checkpoint_every of a background job must be at least 1, got 0"),
+        ({"restarts": -1}, "restarts of a background job must be at least 0, got -1"),
+        ({"memory": 0}, "memory of a background job must be positive and finite, got 0"),
         ({"memory": "lots"}, "a size of memory is, for example, 40GB or 37.5GiB, got 'lots'"),
     ],
 )

@@ -269,7 +269,7 @@ def test_the_command_exits_with_1_when_a_notebook_failed_and_its_json_is_one_obj
     [
         ({"names": ["fig99"]}, "no notebook 'fig99': there are clock, fig1"),
         ({"budget": 0.0}, "budget must be more than 0 s, got 0"),
-        ({"keep": 0}, "keep must be at least 1 run, got 0"),
+        ({"keep": 0}, "keep must be at least 1, got 0"),
     ],
 )
 def test_an_invalid_argument_is_refused_before_the_folder_is_created(

@@ -110,8 +110,8 @@ def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero
         ({"staleness_limit": None}, "needs a staleness_limit"),
         ({"timeout": 0.0}, "timeout is a positive number"),
         ({"timeout": float("nan")}, "timeout is a positive number"),
-        ({"average_every": 0}, "synchronous_every is at least 1"),
-        ({"average_every": 1.5}, r"synchronous_every is at least 1, got 1\.5 \(a whole number"),
+        ({"average_every": 0}, "synchronous_every must be at least 1"),
+        ({"average_every": 1.5}, r"synchronous_every must be a whole number, got 1\.5"),
     ],
 )
 def test_impossible_settings_are_refused_before_any_rank_starts(settings: dict, phrase: str) -> None:

@@ -158,8 +158,8 @@ def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_is_refused() -> None:
     for message, changes in {
-        "ranks must be an integer of at least 2, got 1": {"ranks": 1},
-        "rounds must be an integer of at least 1, got 2.5": {"rounds": 2.5},
+        "ranks must be at least 2, got 1": {"ranks": 1},
+        "rounds must be a whole number, got 2.5": {"rounds": 2.5},
         "give a multiple of 2, got 7": {"global_batch": 7},
         "got 'Horovod'": {"ways": ["Horovod"]},
         "late must not be negative": {"late": -1.0},

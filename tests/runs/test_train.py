@@ -466,10 +466,10 @@ def test_shards_of_a_batch_are_the_batch() -> None:
 @pytest.mark.parametrize(
     ("changes", "phrase"),
     [
-        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
-        ({"steps": 60.0}, "steps must be an integer of at least 1, got 60.0"),
-        ({"steps": 1, "keep": 0}, "keep must be an integer of at least 1, got 0"),
-        ({"steps": 1, "restarts": -1}, "restarts must be an integer of at least 0, got -1"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 60.0}, "steps must be a whole number, got 60.0"),
+        ({"steps": 1, "keep": 0}, "keep must be at least 1, got 0"),
+        ({"steps": 1, "restarts": -1}, "restarts must be at least 0, got -1"),
     ],
 )
 def test_invalid_numbers_are_refused_before_a_process_starts(changes, phrase) -> None:

@@ -16,8 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 
 _64_BITS = 2**64 - 1
@@ -46,8 +45,16 @@ class FiringRule:
     """Every round whose number is a multiple of it waits for all ranks. None: none does for its number."""
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise InvalidValueError(f"a partial all-reduce has at least 1 rank, got {self.ranks}")
+        for name, least, most, note in (
+            ("ranks", 1, None, ""),
+            ("quorum", 1, self.ranks, f"there are {self.ranks} ranks"),
+            ("staleness_limit", 1, None, "None: no limit"),
+            ("synchronous_every", 1, None, "None: none"),
+            ("seed", None, None, ""),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, whole_number(name, value, least, most, note))
         if self.mode not in MODES:
             raise InvalidValueError(f"mode is one of {', '.join(MODES)}, got {self.mode!r}")
         if (self.quorum is not None) != (self.mode == "quorum"):
@@ -55,16 +62,8 @@ class FiringRule:
                 f"mode 'quorum' and a quorum go together, got mode {self.mode!r} and quorum {self.quorum} "
                 "(solo is quorum 1, full is all ranks)"
             )
-        if self.quorum is not None and not 1 <= self.quorum <= self.ranks:
-            raise InvalidValueError(f"quorum is 1 to {self.ranks}, the number of ranks, got {self.quorum}")
         if not 0 <= self.grace < math.inf:
             raise InvalidValueError(f"grace is a number of seconds, 0 or more, got {self.grace}")
-        for name in ("staleness_limit", "synchronous_every"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
-                raise InvalidValueError(f"{name} is at least 1, got {value} (a whole number, or None for none)")
-        if not isinstance(self.seed, int | np.integer):
-            raise InvalidValueError(f"seed is an integer, got {self.seed}")
 
     def initiator(self, number: int) -> int:
         """Returns the rank whose arrival fires a round of mode ``majority``."""

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.cpu_bench import CpuBench
 from deeppool.collocation.interference.pair_rates import PairBench, measure_rates
@@ -20,7 +20,6 @@ from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
 from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Device
-from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
@@ -68,11 +67,7 @@ def measure_interference(
         RunError: a process died.
         DeviceUnavailableError: CUDA was asked for and is not there.
     """
-    if not seconds > 0 or not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise InvalidValueError(
-            f"seconds must be positive and rounds an integer of at least 1, got {seconds:g} and {rounds}"
-        )
-    rounds = int(rounds)
+    seconds, rounds = positive_number("seconds", seconds), whole_number("rounds", rounds)
     found = find_device(device)
     report = on_progress or (lambda what, share: None)
     chosen, lengths = kernel_specs(kernel_sizes(found), matrices, durations), check_waits(waits)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import whole_number
 from deeppool.base.run_registry import registered
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
 from deeppool.device.environment import package_versions
-from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
 from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
 from deeppool.job import Progress
@@ -74,7 +74,9 @@ def measure_transfers(
         InvalidValueError: an argument out of range.
         RankFailedError: a rank failed.
     """
-    _check(job, methods, ranks, repetitions, iterations)
+    ranks, repetitions = whole_number("ranks", ranks, 2), whole_number("repetitions", repetitions)
+    iterations = whole_number("iterations", iterations)
+    _check(job, methods)
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)
     with joined_ranks(
@@ -100,10 +102,7 @@ def measure_transfers(
         return found.record()
 
 
-def _check(job: TrainingJob, methods: Sequence[str], ranks: int, repetitions: int, iterations: int) -> None:
-    for name, value, least in (("ranks", ranks, 2), ("repetitions", repetitions, 1), ("iterations", iterations, 1)):
-        if value < least:
-            raise InvalidValueError(f"{name} must be at least {least}, got {value}")
+def _check(job: TrainingJob, methods: Sequence[str]) -> None:
     check_ways("methods", methods, (DDP, TUNED_DDP, *PLANNED), job)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock, find_kind
@@ -77,8 +78,10 @@ def compare_orders(
         InvalidValueError: an argument out of range.
         RankFailedError: a rank failed.
     """
+    repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds, 2)
+    ranks = whole_number("ranks", ranks)
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
-    _check(jobs, orders, repetitions, rounds, device)
+    _check(jobs, orders, device)
     with (
         private_folder() as folder,
         CrossoverRanks(
@@ -107,11 +110,8 @@ def compare_orders(
     return _record(turns, list(named), orders, ranks, all_reduce)
 
 
-def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], repetitions: int, rounds: int, device: str) -> None:
+def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], device: str) -> None:
     check_common_clock(device)
-    for name, value, least in (("repetitions", repetitions, 1), ("rounds", rounds, 2)):
-        if value < least:
-            raise InvalidValueError(f"{name} must be at least {least}, got {value}")
     if unknown := [order for order in orders if order not in ORDERS]:
         raise InvalidValueError(f"orders are some of {', '.join(ORDERS)}, got '{unknown[0]}'")
     if not {CROSSOVER, SEQUENTIAL} <= set(orders):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.protocol import Precision
 from deeppool.interleaving.crossover.named_jobs import named_jobs
@@ -40,6 +41,7 @@ def measure_jobs(
         InvalidValueError: an argument out of range.
         RankFailedError: a rank failed, or a job has too little memory even alone.
     """
+    ranks = whole_number("ranks", ranks)
     batches = [batch for _, batch in named_jobs(jobs, global_batch, ranks, all_reduce).values()]
     scheduler = CrossoverScheduler(
         jobs[:1],

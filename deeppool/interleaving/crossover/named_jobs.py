@@ -1,8 +1,9 @@
 """The jobs that share ranks, by names that are short, different from each other, and fit for a folder."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY
 from deeppool.errors import InvalidValueError
 from deeppool.training.training_job import TrainingJob
@@ -26,21 +27,17 @@ def named_jobs(
     Raises:
         InvalidValueError: there is no job, not one batch for each, or a setting out of range.
     """
-    batches = [global_batch] * len(jobs) if isinstance(global_batch, int) else list(global_batch)
+    batches = list(global_batch) if isinstance(global_batch, Iterable) else [global_batch] * len(jobs)
     if not jobs or len(batches) != len(jobs):
         raise InvalidValueError(f"{len(jobs)} jobs have {len(batches)} global batches (give one for each, or one)")
-    if ranks < 1:
-        raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
     if all_reduce not in PATTERNS:
         raise InvalidValueError(f"all_reduce must be one of {', '.join(PATTERNS)}, got '{all_reduce}'")
     found: dict[str, tuple[TrainingJob, int]] = {}
     for job, batch in zip(jobs, batches, strict=True):
-        check_batch(batch, ranks)
-        found[job_name(job, found)] = job, batch
+        found[job_name(job, found)] = job, check_batch(batch, ranks)
     return found
 
 
-def check_batch(batch: int, ranks: int) -> None:
-    """Raises for a global batch with fewer samples than ranks."""
-    if batch < ranks:
-        raise InvalidValueError(f"a global batch must have a sample for each of {ranks} ranks, got {batch}")
+def check_batch(batch: int, ranks: int) -> int:
+    """Returns a global batch as Python's number; raises for one with fewer samples than ranks."""
+    return whole_number("global_batch", batch, ranks, note=f"a sample for each of {ranks} ranks")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
@@ -143,8 +144,7 @@ def _check(jobs: Sequence[JobCosts], memory: float | None, together: int) -> Non
         raise InvalidValueError(f"expected 1 to {MOST_JOBS} jobs, got {len(jobs)}")
     if len({job.name for job in jobs}) < len(jobs):
         raise InvalidValueError(f"jobs need different names, got {', '.join(job.name for job in jobs)}")
-    if together < 1:
-        raise InvalidValueError(f"together must be at least 1, got {together}")
+    whole_number("together", together)
     if memory is None:
         return
     for job in jobs:

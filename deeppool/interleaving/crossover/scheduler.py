@@ -2,13 +2,14 @@
 
 import datetime
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
@@ -105,9 +106,8 @@ class CrossoverScheduler:
             InvalidValueError: a setting out of range.
             DeviceUnavailableError: there is no such device.
         """
-        for name, value in (("checkpoint_every", checkpoint_every), ("keep", keep)):
-            if value < 1:
-                raise InvalidValueError(f"{name} must be at least 1, got {value}")
+        checkpoint_every, keep = whole_number("checkpoint_every", checkpoint_every), whole_number("keep", keep)
+        ranks = whole_number("ranks", ranks)
         self._first = named_jobs(jobs, global_batch, ranks, all_reduce)
         self.ranks, self.all_reduce = ranks, all_reduce
         self.device = find_device(device).kind
@@ -208,8 +208,7 @@ class CrossoverScheduler:
         Raises:
             InvalidValueError: fewer than three.
         """
-        if steps < 3:
-            raise InvalidValueError(f"steps must be at least 3, got {steps}: the first two warm up")
+        steps = whole_number("steps", steps, 3, note="the first two warm up")
         found = []
         for name, member in self._members.items():
             answers = self._ranks().train({name: steps}, drains=True)
@@ -234,7 +233,8 @@ class CrossoverScheduler:
         Raises:
             InvalidValueError: the batch is smaller than the number of ranks.
         """
-        check_batch(global_batch, self.ranks)
+        global_batch = check_batch(global_batch, self.ranks)
+        steps = None if steps is None else whole_number("steps", steps)
         name = job_name(job, self._names)
         self._names.add(name)
 
@@ -279,15 +279,12 @@ class CrossoverScheduler:
 
     def _set_goals(self, steps: int | Sequence[int]) -> None:
         self._ranks()
-        goals = [steps] * len(self._members) if isinstance(steps, int) else list(steps)
+        goals = list(steps) if isinstance(steps, Iterable) else [steps] * len(self._members)
         if len(goals) != len(self._members):
             raise InvalidValueError(f"{len(self._members)} jobs have {len(goals)} numbers of steps (one for each)")
         for (name, member), goal in zip(self._members.items(), goals, strict=True):
-            if goal < max(1, member.steps):
-                raise InvalidValueError(
-                    f"steps of '{name}' must be at least {max(1, member.steps)}, which it has made, got {goal}"
-                )
-            member.goal = goal
+            made = f"it has made {member.steps}"
+            member.goal = whole_number(f"steps of '{name}'", goal, max(1, member.steps), note=made)
 
     def _take_rounds(self, most: int) -> tuple[list[Message], list[float]]:
         """Has the ranks take rounds until a checkpoint is due, or ``most``; returns their answers and full rounds."""

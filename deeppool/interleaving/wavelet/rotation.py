@@ -7,6 +7,7 @@ its own partition alone. Partition k is kept by rank k.
 
 from collections.abc import Sequence
 
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.layout import Layout
 from deeppool.errors import InvalidValueError
 from deeppool.execution.stages import Stage
@@ -25,8 +26,7 @@ def rotated_stages(parts: Sequence[Sequence[int]], waves: int, global_batch: int
         InvalidValueError: there are more waves than ranks, or fewer than one.
     """
     ranks = len(parts)
-    if not 1 <= waves <= ranks:
-        raise InvalidValueError(f"waves must be 1 to {ranks}, the number of ranks, got {waves}")
+    whole_number("waves", waves, 1, ranks, f"there are {ranks} ranks")
     return tuple(
         Stage(
             f"partition {number}",

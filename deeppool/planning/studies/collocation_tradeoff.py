@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError, PlanError
@@ -64,10 +65,13 @@ def share(
         PlanError, MissingProfileError: as for :func:`plan`, where the background's batch is below its profile's, and
             where data parallelism does not fit on all GPUs.
     """
+    global_batch = whole_number("global_batch", global_batch)
     held = memory_model(profile, global_batch, optimizer)
     cluster = cluster_with_memory(cluster, memory, held)
-    _check(harvest_of_idle)
-    batch = background.batch_sizes[-1] if background_batch is None else background_batch
+    harvest_of_idle = _check(harvest_of_idle)
+    batch = background.batch_sizes[-1]
+    if background_batch is not None:
+        batch = whole_number("background_batch", background_batch, least=None)
     sample_time = background_job(profile, background, batch).sample_time
     searched = {*gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts), cluster.gpus}
     counts = _counts_that_fit(searched, held, cluster)
@@ -110,12 +114,14 @@ def share(
     )
 
 
-def _check(harvest_of_idle: float) -> None:
+def _check(harvest_of_idle: float) -> float:
+    harvest_of_idle = real_number("harvest_of_idle", harvest_of_idle)
     if not 0 <= harvest_of_idle <= 1:
         raise InvalidValueError(
             f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g} "
             "(a run measures more where the background also ran while the foreground computed; that is not modelled)"
         )
+    return harvest_of_idle
 
 
 def _counts_that_fit(counts: Iterable[int], held: MemoryModel, cluster: Cluster) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
@@ -94,8 +95,10 @@ def scaling(
         raise InvalidValueError("gpu_counts and bandwidths must each have a value (leave them out for the defaults)")
     # A cluster checks the number of its GPUs, and holds Python's for one of NumPy.
     counts = tuple(sorted({Cluster(count).gpus for count in gpu_counts}))
-    speeds = tuple(sorted({float(bandwidth) for bandwidth in bandwidths}))
-    per_gpu = global_batch if per_gpu_batch is None else per_gpu_batch
+    speeds = tuple(sorted({real_number("bandwidth", bandwidth) for bandwidth in bandwidths}))
+    global_batch = whole_number("global_batch", global_batch)
+    per_gpu = global_batch if per_gpu_batch is None else whole_number("per_gpu_batch", per_gpu_batch)
+    amplification_limit = check_limit(amplification_limit)
     compute = cache(profile.iteration_time)
     job = _Job(profile, compute, steps, global_batch, per_gpu, amplification_limit, network_model)
     alone = _Site(job, 1, speeds[0], latency)
@@ -155,12 +158,6 @@ class _Job:
     per_gpu_batch: int
     amplification_limit: float | None
     network_model: NetworkModel
-
-    def __post_init__(self) -> None:
-        for name in ("global_batch", "per_gpu_batch"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        check_limit(self.amplification_limit)
 
 
 class _Site:

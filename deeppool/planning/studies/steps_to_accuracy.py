@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import DocumentError, InvalidValueError, MissingStepsError
 
 
@@ -152,9 +153,7 @@ class StepsTable:
 
 
 def _checked(batch: int) -> int:
-    if batch < 1:
-        raise InvalidValueError(f"a global batch must be at least 1, got {batch}")
-    return batch
+    return whole_number("a global batch", batch)
 
 
 KnownSteps = CriticalBatch | FixedSamples | StepsTable

@@ -7,6 +7,7 @@ train, layers that stream their weights most. All ranks run each measured iterat
 import contextlib
 from collections.abc import Iterator
 
+from deeppool.base.number_checks import whole_number
 from deeppool.device.cpu import on_cores, usable_cores
 from deeppool.device.kinds import find_kind
 from deeppool.device.protocol import Precision
@@ -26,8 +27,7 @@ def check_ranks(ranks: int, device: str, threads: int) -> None:
         InvalidValueError: fewer than one rank, more ranks than cores, several ranks of several threads each, or several
             ranks on GPUs, which share nothing.
     """
-    if ranks < 1:
-        raise InvalidValueError(f"ranks must be at least 1, got {ranks}")
+    whole_number("ranks", ranks)
     if ranks > 1 and not find_kind(device).on_cores:
         raise InvalidValueError(f"ranks are cores that train at the same time, got device {device} (leave ranks out)")
     if ranks > len(usable_cores()):

@@ -7,7 +7,6 @@ captured as CUDA graphs first, as jobs run there.
 
 import datetime
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import positive_number
 from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
@@ -90,8 +90,7 @@ def profile(
         DocumentError: ``output`` cannot be written; once everything is measured, the profile is its ``record``.
     """
     sizes = distinct_sizes(batch_sizes)
-    if not 0 < seconds < math.inf:
-        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
+    seconds = positive_number("seconds", seconds)
     place = find_device(device)
     graphs = place.asynchronous if graphs is None else graphs
     if graphs and not place.asynchronous:

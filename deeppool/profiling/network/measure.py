@@ -5,12 +5,12 @@ On one machine the ranks are started here; on several nodes torchrun starts them
 """
 
 import datetime
-import math
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork, ScheduleTimes
@@ -178,8 +178,7 @@ def _checked(sizes: Sequence[int], seconds: float) -> tuple[int, ...]:
             f"sizes must be at least two multiples of {ELEMENT_BYTES} bytes, got {list(sizes)} "
             "(for example 4,4096,1048576,67108864)"
         )
-    if not 0 < seconds < math.inf:
-        raise InvalidValueError(f"seconds must be positive and finite, got {seconds:g}")
+    positive_number("seconds", seconds)
     return wanted
 
 
@@ -188,8 +187,7 @@ def _check_capacity(ranks: int, device: Device, largest: int, here: int | None =
     import psutil
 
     here = here or ranks
-    if ranks < 2:
-        raise InvalidValueError(f"a network needs at least 2 ranks, got {ranks}")
+    whole_number("ranks", ranks, 2, note="a network is between ranks")
     if find_kind(device.kind).on_gpus and here > device.count:
         raise RunError(
             f"{here} NCCL ranks need {here} GPUs, this machine has {device.count} "

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from deeppool.base import serialization
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.partial.load_imbalance import random_ranks
@@ -72,7 +71,10 @@ def compare_techniques(
         InvalidValueError: an argument out of range, or a job that a way cannot train.
         RankFailedError: a rank failed.
     """
-    _check(job, ways, plan, device, global_batch, ranks, {"repetitions": repetitions, "rounds": rounds, "late": late})
+    ranks, global_batch = whole_number("ranks", ranks, 2), whole_number("global_batch", global_batch)
+    repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds)
+    late = real_number("late", late)
+    _check(job, ways, plan, device, global_batch, ranks, late)
 
     def save(folder: Path) -> None:
         save_job(job, folder)
@@ -99,14 +101,11 @@ def _check(
     device: str,
     batch: int,
     ranks: int,
-    numbers: dict[str, float],
+    late: float,
 ) -> None:
     check_common_clock(device)
-    for name, value, least in (("ranks", ranks, 2), *((name, numbers[name], 1) for name in ("repetitions", "rounds"))):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise InvalidValueError(f"{name} must be an integer of at least {least}, got {value}")
-    if numbers["late"] < 0:
-        raise InvalidValueError(f"late must not be negative, got {numbers['late']:g}")
+    if late < 0:
+        raise InvalidValueError(f"late must not be negative, got {late:g}")
     if batch < ranks or batch % ranks:
         raise InvalidValueError(f"every rank trains as many samples: give a multiple of {ranks}, got {batch}")
     check_ways("ways", ways, names.WAYS, job)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import real_number
 from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
@@ -120,7 +121,8 @@ def compare_strategies(
     runs: list[tuple[ClusterStrategy, int | None, float | None]] = []
     for strategy in STRATEGIES:
         runs += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
-    runs += [("collocated", None, limit) for limit in amplification_limits]
+    limits = [real_number("amplification_limits", limit) for limit in amplification_limits]
+    runs += [("collocated", None, limit) for limit in limits]
     results, found = [], None
     for number, (strategy, gpus, limit) in enumerate(runs):
         report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(runs))

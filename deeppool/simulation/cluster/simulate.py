@@ -13,6 +13,7 @@ the job is placed: a job that is spread over more nodes than that would be slowe
 from collections.abc import Mapping
 
 from deeppool.base.interruption import interruptible
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.sharing import Policy, Sharing, find_sharing
 from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.errors import InvalidValueError
@@ -67,7 +68,12 @@ def simulate_cluster(
         PlanError, MissingProfileError, DocumentError: from planning a job or loading its sources.
     """
     cluster = as_cluster(cluster)
-    _check(strategy, foreground_gpus, cluster, harvest_of_idle, until)
+    if foreground_gpus is not None:
+        note = f"the cluster has {cluster.gpus} GPUs"
+        foreground_gpus = whole_number("foreground_gpus", foreground_gpus, 1, cluster.gpus, note)
+    harvest_of_idle = real_number("harvest_of_idle", harvest_of_idle)
+    until = None if until is None else real_number("until", until)
+    _check(strategy, foreground_gpus, harvest_of_idle, until)
     sharing = find_sharing(policy, max_slowdown)
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
@@ -104,9 +110,7 @@ def simulate_cluster(
     )
 
 
-def _check(
-    strategy: str, foreground_gpus: int | None, cluster: Cluster, harvest_of_idle: float, until: float | None
-) -> None:
+def _check(strategy: str, foreground_gpus: int | None, harvest_of_idle: float, until: float | None) -> None:
     if strategy not in STRATEGIES:
         raise InvalidValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got '{strategy}'")
     if (strategy == "partition") != (foreground_gpus is not None):
@@ -114,8 +118,6 @@ def _check(
             "foreground_gpus and the strategy partition need each other: got "
             f"{foreground_gpus} with strategy {strategy}"
         )
-    if foreground_gpus is not None and not 1 <= foreground_gpus <= cluster.gpus:
-        raise InvalidValueError(f"foreground_gpus must be from 1 to {cluster.gpus}, got {foreground_gpus}")
     if not 0 <= harvest_of_idle <= 1:
         raise InvalidValueError(f"harvest_of_idle must be from 0 to 1, got {harvest_of_idle:g}")
     if until is not None and not until > 0:

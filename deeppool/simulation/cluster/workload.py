@@ -1,13 +1,13 @@
 """Workload traces: jobs with arrival times and resource requests."""
 
 import math
-import operator
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, get_args
 
 from deeppool.base import serialization
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.paths import exists
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import DocumentError, InvalidValueError
@@ -48,19 +48,14 @@ class TraceJob:
         if self.role not in ROLES:
             raise InvalidValueError(f"role of job '{self.name}' must be foreground or background, got {self.role!r}")
         for name in ("iterations", "gpus", "batch"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            try:
-                object.__setattr__(self, name, operator.index(value))  # of NumPy, too
-            except TypeError:
-                raise InvalidValueError(f"{name} of job '{self.name}' must be a whole number, got {value!r}") from None
-            if value < 1:
-                raise InvalidValueError(f"{name} of job '{self.name}' must be at least 1, got {value}")
+            value, most = getattr(self, name), MAXIMUM_GPUS if name == "gpus" else None
+            if value is not None:
+                object.__setattr__(self, name, whole_number(f"{name} of job '{self.name}'", value, most=most))
         # One of 32 bits would make every time of a simulation so.
-        object.__setattr__(self, "arrival", float(self.arrival))
-        if self.gpus is not None and self.gpus > MAXIMUM_GPUS:
-            raise InvalidValueError(f"gpus of job '{self.name}' must be at most {MAXIMUM_GPUS}, got {self.gpus}")
+        object.__setattr__(self, "arrival", real_number(f"arrival of job '{self.name}'", self.arrival))
+        if self.amplification_limit is not None:
+            limit = real_number(f"amplification_limit of job '{self.name}'", self.amplification_limit)
+            object.__setattr__(self, "amplification_limit", limit)
         if not 0 <= self.arrival < math.inf:
             raise InvalidValueError(f"arrival of job '{self.name}' must not be before 0 s, got {self.arrival:g} s")
         if self.role == "foreground" and self.iterations is None:

@@ -9,6 +9,8 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.base.number_checks import real_number, whole_number
+from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.measure.sampling import MINIMUM_RUNS
 from deeppool.profiling.table import Profile
@@ -40,6 +42,9 @@ class Conditions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "speeds", tuple(real_number("speeds", speed) for speed in self.speeds))
+        for name in ("jitter", "straggling", "delay", "inside_bandwidth", "between_bandwidth"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
         for name, values in (
             ("speeds", self.speeds),
             ("inside_bandwidth", (self.inside_bandwidth,)),
@@ -53,8 +58,7 @@ class Conditions:
                 raise InvalidValueError(f"{name} must not be negative, got {value:g} (0 is none)")
         if not 0 <= self.straggling <= 1:
             raise InvalidValueError(f"straggling is a probability, from 0 to 1, got {self.straggling:g}")
-        if self.seed < 0:
-            raise InvalidValueError(f"seed must not be negative, got {self.seed}")
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
 
     @property
     def random(self) -> bool:
@@ -133,4 +137,4 @@ def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Condit
     # Half the interquartile range of exp(jitter x N(0, 1)), and the mean of its lower half.
     jitter = math.asinh(fmean(spreads)) / NORMAL.inv_cdf(0.75)
     typical = 2 * math.exp(jitter**2 / 2) * NORMAL.cdf(-jitter)
-    return Conditions(speeds=(typical,) * gpus, jitter=jitter, seed=seed)
+    return Conditions(speeds=(typical,) * whole_number("gpus", gpus, most=MAXIMUM_GPUS), jitter=jitter, seed=seed)

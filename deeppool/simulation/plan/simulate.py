@@ -10,7 +10,6 @@ Under other conditions than planned (slow GPUs, stragglers, slow links) many ite
 length is shown.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -18,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
@@ -116,10 +116,8 @@ def simulate(
     Raises:
         InvalidValueError: no iterations, speeds of more GPUs than the plan has, or a sample that takes no time.
     """
-    if background_sample_time is not None and not 0 < background_sample_time < math.inf:
-        raise InvalidValueError(
-            f"background_sample_time must be positive and finite, got {background_sample_time:g} (seconds per sample)"
-        )
+    if background_sample_time is not None:
+        background_sample_time = positive_number("background_sample_time", background_sample_time, "seconds per sample")
     times: tuple[float, ...] = ()
     if conditions is None:
         work, end = gpu_activities(plan)
@@ -253,8 +251,7 @@ def _work_in(plan: Plan, found: StragglingIterations, iteration: int) -> list[Gp
 
 
 def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
-    if iterations < 1:
-        raise InvalidValueError(f"iterations must be at least 1, got {iterations}")
+    whole_number("iterations", iterations)
     if len(conditions.speeds) > plan.gpus:
         raise InvalidValueError(f"the conditions have {len(conditions.speeds)} speeds, the plan has {plan.gpus} GPUs")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
 from deeppool.collectives.buckets import BUCKET_BYTES
@@ -66,9 +67,8 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     gpus = cluster.gpus
     if gpus < 2:
         raise InvalidValueError(f"cluster '{cluster.name}' has 1 GPU, so no gradients are sent (take 2 or more)")
-    if not 1 <= servers <= gpus:
-        raise InvalidValueError(f"servers must be 1 to {gpus}, one of the GPUs each, got {servers}")
-    check_batch(gpus, global_batch)
+    servers = whole_number("servers", servers, 1, gpus, "one of the GPUs each")
+    global_batch = check_batch(gpus, global_batch)
     parts, gradients = parts_of(profile, -(-global_batch // gpus), gpus)
     by = partial(pattern_prices, Network(cluster))
 

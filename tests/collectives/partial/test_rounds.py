@@ -137,15 +137,15 @@ def test_majority_waits_for_a_uniformly_drawn_rank() -> None:
 @pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
-        ({"ranks": 0}, "at least 1 rank, got 0"),
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
         ({"ranks": 4, "mode": "most"}, "got 'most'"),
         ({"ranks": 4, "quorum": 2}, "go together"),
         ({"ranks": 4, "mode": "quorum"}, "go together"),
-        ({"ranks": 4, "mode": "quorum", "quorum": 5}, "quorum is 1 to 4"),
+        ({"ranks": 4, "mode": "quorum", "quorum": 5}, "quorum must be at most 4, got 5 .there are 4 ranks"),
         ({"ranks": 4, "grace": -1.0}, "grace"),
-        ({"ranks": 4, "staleness_limit": 0}, "staleness_limit is at least 1"),
-        ({"ranks": 4, "staleness_limit": 2.5}, r"staleness_limit is at least 1, got 2\.5"),
-        ({"ranks": 4, "seed": 0.5}, r"seed is an integer, got 0\.5"),
+        ({"ranks": 4, "staleness_limit": 0}, "staleness_limit must be at least 1, got 0 .None: no limit"),
+        ({"ranks": 4, "staleness_limit": 2.5}, r"staleness_limit must be a whole number, got 2\.5"),
+        ({"ranks": 4, "seed": 0.5}, r"seed must be a whole number, got 0\.5"),
     ],
 )
 def test_an_impossible_rule_is_refused(arguments: dict, phrase: str) -> None:

@@ -83,9 +83,16 @@ def test_waits_that_are_not_positive_are_refused_before_a_process_starts() -> No
         measure_interference(device="cpu", waits=[0.01, 0])
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"rounds": 0}, {"rounds": 2.5}])
-def test_no_time_to_measure_in_is_refused(wrong: dict) -> None:
-    with pytest.raises(InvalidValueError, match="seconds must be positive and rounds an integer of at least 1"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seconds": 0.0}, "seconds must be positive and finite, got 0"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"rounds": 2.5}, r"rounds must be a whole number, got 2\.5"),
+    ],
+)
+def test_no_time_to_measure_in_is_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
         measure_interference(device="cpu", **wrong)
 
 

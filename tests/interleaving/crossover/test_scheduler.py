@@ -77,7 +77,7 @@ def test_settings_are_checked_before_a_process_starts() -> None:
         dp.CrossoverScheduler([], global_batch=8)
     with pytest.raises(InvalidValueError, match="1 jobs have 2 global batches"):
         dp.CrossoverScheduler([job], global_batch=[8, 8])
-    with pytest.raises(InvalidValueError, match="a sample for each of 4 ranks, got 3"):
+    with pytest.raises(InvalidValueError, match="global_batch must be at least 4, got 3"):
         dp.CrossoverScheduler([job], global_batch=3, ranks=4)
     with pytest.raises(InvalidValueError, match=r"all_reduce must be one of library, .*got 'hierarchical'"):
         dp.CrossoverScheduler([job], global_batch=8, all_reduce="hierarchical")

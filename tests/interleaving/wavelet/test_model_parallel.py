@@ -124,5 +124,5 @@ def test_partitions_are_the_best_of_all_contiguous_ones_and_each_has_parameters(
 
 
 def test_more_waves_than_ranks_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match="waves must be 1 to 2, the number of ranks, got 3"):
+    with pytest.raises(InvalidValueError, match="waves must be at most 2, got 3"):
         rotated_stages([(0,), (1,)], 3, 6)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -442,6 +443,15 @@ def test_the_background_batch_defaults_to_the_profiles_largest():
 def test_shards_above_the_profile_are_named():
     assert share(perfect(), 4, 32, background()).extrapolated_gpu_counts == (1,)
     assert share(perfect(), 4, 16, background()).extrapolated_gpu_counts == ()
+
+
+def test_numbers_of_other_libraries_are_those_of_python():
+    numbers = {"background_batch": np.uint8(4), "harvest_of_idle": Fraction(1, 2)}
+    expected = share(perfect(), 4, 200, background(), background_batch=4, harvest_of_idle=0.5)
+    found = share(perfect(), np.uint8(4), np.uint8(200), background(), **numbers)
+    assert replace(found, search_time=0.0) == replace(expected, search_time=0.0)
+    # An unsigned number has no negative one, by which batches are divided.
+    assert found.extrapolated_gpu_counts == (1, 2, 4)
 
 
 def test_the_bound_of_a_frontier_is_the_bound_of_the_trade_off(monkeypatch):

@@ -219,7 +219,7 @@ def test_the_planner_accepts_the_saved_file(measured, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "phrase"),
     [
-        ({"ranks": 1}, InvalidValueError, "a network needs at least 2 ranks, got 1"),
+        ({"ranks": 1}, InvalidValueError, "ranks must be at least 2, got 1"),
         ({"sizes": [4]}, InvalidValueError, r"sizes must be at least two multiples of 4 bytes, got \[4\]"),
         ({"sizes": [4, 6]}, InvalidValueError, "multiples of 4 bytes"),
         ({"sizes": [0, 4]}, InvalidValueError, "multiples of 4 bytes"),

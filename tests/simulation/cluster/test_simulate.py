@@ -417,7 +417,11 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
         ([foreground("f")], {"strategy": "fastest"}, "strategy must be one of data-parallel, partition"),
         ([foreground("f")], {"strategy": "partition"}, "foreground_gpus and the strategy partition need each other"),
         ([foreground("f")], {"foreground_gpus": 2}, "got 2 with strategy collocated"),
-        ([foreground("f")], {"strategy": "partition", "foreground_gpus": 9}, "from 1 to 4, got 9"),
+        (
+            [foreground("f")],
+            {"strategy": "partition", "foreground_gpus": 9},
+            "must be at most 4, got 9 .the cluster has 4 GPUs",
+        ),
         ([foreground("f")], {"harvest_of_idle": 2.0}, "harvest_of_idle must be from 0 to 1, got 2"),
         ([foreground("f")], {"policy": "none"}, "policy 'none' has no background"),
         ([foreground("f")], {"until": 0.0}, "until must be later than 0 s"),
