@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from deeppool.base.number_checks import positive_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.rounds import Delivery, shape_of
 from deeppool.costs.communication import Network
-from deeppool.errors import InvalidValueError
 from deeppool.execution.eager_driver import EagerDriver
 from deeppool.execution.eager_replica import EagerReplica
 from deeppool.execution.gradient_sync import ScheduleChoice
@@ -71,8 +71,7 @@ class EagerSGD:
         # The number of ranks is not known yet: a quorum is compared with it when they join.
         rule = self._rule(self.quorum or 1)
         shape_of(rule, self.delivery, 1, "float32")
-        if not self.timeout > 0:
-            raise InvalidValueError(f"timeout is a positive number of seconds, got {self.timeout:g}")
+        object.__setattr__(self, "timeout", positive_number("timeout", self.timeout, "seconds"))
 
     def wrap(
         self,

@@ -23,6 +23,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.rounds import Delivery, RoundResult, shape_of
 from deeppool.device.host_buffer import HostBuffer
@@ -100,6 +101,7 @@ class PartialAllReduce:
             address: name or address of this rank's host, for TCP; ``127.0.0.1`` for TCP between ranks of one host.
                 Default: ranks of one host share memory, and ranks of several are refused.
         """
+        elements, timeout = whole_number("elements", elements, None), positive_number("timeout", timeout, "seconds")
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         rule = FiringRule(self.ranks, mode, quorum, grace, seed, staleness_limit, synchronous_every)
         name = str(dtype).removeprefix("torch.")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import psutil
 
+from deeppool.base.number_checks import positive_number, real_number
 from deeppool.device.nvml import Nvml
 from deeppool.errors import InvalidValueError
 from deeppool.telemetry.cpu_meter import CoreMeter, ProcessMeter
@@ -39,9 +40,10 @@ class Sampler:
         Raises:
             InvalidValueError: the interval is too short for a measurement.
         """
+        interval = real_number("interval", interval)
         if not interval >= SHORTEST:
             raise InvalidValueError(f"interval must be at least {SHORTEST:g} s, got {interval:g}")
-        self._interval = interval
+        self._interval = positive_number("interval", interval)
         self._started, self._began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._watchers: list[Callable[[], None]] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pynvml
 import pytest
 
@@ -73,6 +74,15 @@ def test_a_view_that_fails_ends_no_sampling(caplog: pytest.LogCaptureFixture) ->
 def test_an_interval_shorter_than_the_clocks_is_refused(interval: float) -> None:
     with pytest.raises(InvalidValueError, match=r"interval must be at least 0\.05 s, got"):
         Sampler(interval)
+
+
+def test_an_interval_is_a_finite_number_also_numpys() -> None:
+    """A thread that cannot wait so long would end without a word."""
+    with pytest.raises(InvalidValueError, match="interval must be positive and finite, got inf"):
+        Sampler(float("inf"))
+    with Sampler(np.float32(0.05)) as sampler:
+        Seen(sampler).wait(2)
+    assert sampler.telemetry().interval == pytest.approx(0.05)
 
 
 def gpu(memory: int | None, utilisation: float, energy: float | None) -> GpuSample:

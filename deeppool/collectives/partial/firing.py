@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 
 _64_BITS = 2**64 - 1
@@ -62,6 +62,7 @@ class FiringRule:
                 f"mode 'quorum' and a quorum go together, got mode {self.mode!r} and quorum {self.quorum} "
                 "(solo is quorum 1, full is all ranks)"
             )
+        object.__setattr__(self, "grace", real_number("grace", self.grace))
         if not 0 <= self.grace < math.inf:
             raise InvalidValueError(f"grace is a number of seconds, 0 or more, got {self.grace}")
 

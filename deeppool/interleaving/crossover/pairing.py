@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
@@ -95,8 +95,10 @@ def pair_jobs(jobs: Sequence[JobCosts], *, memory: float | None = None, together
         PlanError: a job does not fit alone.
         InvalidValueError: no jobs or too many, two of one name, or jobs whose memory is unknown under a limit.
     """
-    _check(jobs, memory, together)
-    costs = list(jobs)
+    costs, together = list(jobs), whole_number("together", together)
+    if memory is not None:
+        memory = positive_number("memory", memory, "None: no limit")
+    _check(costs, memory)
     best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for chosen in range(1, 2 ** len(costs)):
         found = min(
@@ -139,12 +141,11 @@ def _price(group: tuple[JobCosts, ...], memory: float | None) -> float:
     return group_time(group) * (LEAST_GAIN if len(group) > 1 else 1.0)
 
 
-def _check(jobs: Sequence[JobCosts], memory: float | None, together: int) -> None:
+def _check(jobs: Sequence[JobCosts], memory: float | None) -> None:
     if not 1 <= len(jobs) <= MOST_JOBS:
         raise InvalidValueError(f"expected 1 to {MOST_JOBS} jobs, got {len(jobs)}")
     if len({job.name for job in jobs}) < len(jobs):
         raise InvalidValueError(f"jobs need different names, got {', '.join(job.name for job in jobs)}")
-    whole_number("together", together)
     if memory is None:
         return
     for job in jobs:

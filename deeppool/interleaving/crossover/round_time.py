@@ -9,9 +9,11 @@ cycles in which turns wait for each other: the processor is busy, or the link is
 For two jobs it equals max(C1, M2) + max(C2, M1). Where all M are hidden, it is the time of computing alone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
 
@@ -35,7 +37,10 @@ class JobCosts:
     """How the times are known: the measurement, or the assumption."""
 
     def __post_init__(self) -> None:
-        if not (self.compute > 0 and self.communication >= 0 and self.memory >= 0):
+        for name in ("compute", "communication"):
+            object.__setattr__(self, name, real_number(f"{name} of '{self.name}'", getattr(self, name)))
+        object.__setattr__(self, "memory", whole_number(f"memory of '{self.name}'", self.memory, least=None))
+        if not (0 < self.compute < math.inf and 0 <= self.communication < math.inf and self.memory >= 0):
             raise InvalidValueError(
                 f"costs of '{self.name}' must be positive, got {self.compute:g} s of computing, "
                 f"{self.communication:g} s of communication and {self.memory} bytes"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.graph.layer import LayerGraph
 from deeppool.units import format_bytes
@@ -113,8 +114,12 @@ def waves_that_fit(graph: LayerGraph, parts: Sequence[Sequence[int]], samples: i
         memory: bytes that each rank has.
 
     Raises:
+        InvalidValueError: no partitions, no samples, or no memory.
         PlanError: not even one wave fits.
     """
+    samples, memory = whole_number("samples", samples), positive_number("memory", memory, "bytes")
+    if not len(parts):
+        raise InvalidValueError("parts must have a partition, got none (give the layers of each)")
     for waves in range(len(parts), 0, -1):
         if wave_memory(graph, parts, samples, waves) <= memory:
             return waves

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deeppool.base.number_checks import real_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.schedule import layers_in_order, order_of
 from deeppool.planning.plan import Plan
@@ -99,6 +100,7 @@ def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise:
         InvalidValueError: an unknown layer, or an invalid time.
     """
     check_profile_matches(plan, profile)
+    noise = real_number("noise", noise)
     if not 0 <= noise < math.inf:
         raise InvalidValueError(f"noise must be at least 0, got {noise:g}")
     corrections = []
@@ -202,7 +204,8 @@ def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[Me
     """Returns the measured times by layer name."""
     places = {layer.name: index for index, layer in enumerate(plan.layers)}
     found = []
-    for name, (forward, backward) in live.items():
+    for name, times in live.items():
+        forward, backward = (real_number(f"times of layer '{name}'", seconds) for seconds in times)
         if name not in places:
             raise InvalidValueError(
                 f"no layer '{name}' in the plan of {plan.model}: it has {len(places)}, the first is "

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from deeppool.base.number_checks import real_number
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
@@ -126,6 +127,7 @@ def replan(
         InvalidValueError: an unknown layer, an invalid time or fraction, or costs of another plan.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
+    hysteresis = real_number("hysteresis", hysteresis)
     if not 0 <= hysteresis < 1:
         raise InvalidValueError(f"hysteresis must be a fraction from 0 up to 1, got {hysteresis:g}")
     started = time.perf_counter()

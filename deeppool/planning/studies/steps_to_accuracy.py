@@ -123,10 +123,14 @@ class StepsTable:
     """(batch, steps), batches ascending."""
 
     def __post_init__(self) -> None:
-        batches = [batch for batch, _ in self.pairs]
-        if len(batches) < 2 or batches != sorted(set(batches)) or min(min(pair) for pair in self.pairs) < 1:
+        given = [tuple(pair) for pair in self.pairs]
+        in_pairs = given if {len(pair) for pair in given} == {2} else []
+        pairs = tuple((whole_number("batch", one, None), whole_number("steps", other, None)) for one, other in in_pairs)
+        object.__setattr__(self, "pairs", pairs)
+        batches = [batch for batch, _ in pairs]
+        if len(batches) < 2 or batches != sorted(set(batches)) or min(map(min, pairs)) < 1:
             raise InvalidValueError(
-                f"pairs must be two or more of (batch, steps), positive, batches ascending; got {list(self.pairs)}"
+                f"pairs must be two or more of (batch, steps), positive, batches ascending; got {given}"
             )
 
     def steps(self, batch: int) -> int:

@@ -1,5 +1,8 @@
 """Predicted times against the longest path through everything that waits for something."""
 
+import math
+from typing import Any
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -71,6 +74,19 @@ def test_equal_jobs_gain_most_where_communication_is_as_long_as_computing() -> N
 def test_one_job_is_plain_synchronous_training() -> None:
     alone = jobs_of([(2.0, 3.0)])
     assert crossover_round_time(alone) == sequential_round_time(alone) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"compute": math.inf}, "costs of 'a' must be positive, got inf s of computing"),
+        ({"communication": True}, "communication of 'a' must be a number, got True"),
+        ({"memory": 1.5}, r"memory of 'a' must be a whole number, got 1\.5"),
+    ],
+)
+def test_costs_are_finite_numbers(costs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        JobCosts(**{"name": "a", "compute": 1.0, "communication": 1.0, **costs})
 
 
 def test_costs_must_be_positive() -> None:

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from deeppool.errors import InvalidValueError, PlanError
@@ -91,3 +92,11 @@ def test_fewer_waves_need_less_memory_and_the_most_that_fit_are_found() -> None:
     assert waves_that_fit(graph, parts, 1000, needs[1] - 1) == 1
     with pytest.raises(PlanError, match="a smaller batch, or more ranks"):
         waves_that_fit(graph, parts, 1000, needs[0] - 1)
+    assert waves_that_fit(graph, parts, np.uint16(1000), needs[1]) == 2
+    for wrong, message in (
+        ((parts, 0, 1.0), "samples must be at least 1, got 0"),
+        ((parts, 1, float("nan")), "memory must be positive and finite, got nan"),
+        (([], 1, 1.0), "parts must have a partition, got none"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            waves_that_fit(graph, *wrong)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,3 +184,24 @@ def test_a_wrong_pair_in_a_file_raises_with_the_file(tmp_path):
     )
     with pytest.raises(DocumentError, match=r"steps.json: field 'pairs.0.1' is 'many'"):
         find_steps(str(path))
+
+
+def test_pairs_of_any_sequence_are_those_of_the_file(tmp_path):
+    table = StepsTable("a", "b", np.array([[1, 10], [4, 5]]))
+    assert table == StepsTable("a", "b", [[1, 10], [4, 5]]) == StepsTable("a", "b", ((1, 10), (4, 5)))
+    assert find_steps(str(serialization.write(table, tmp_path / "steps.json"))) == table
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([(1.5, 10), (4, 5)], r"batch must be a whole number, got 1\.5"),
+        ([(1, 10), (4, True)], "steps must be a whole number, got True"),
+        ([(1, 10, 3), (4, 5, 3)], "pairs must be two or more of"),
+        ([(1, 10), (4,)], "pairs must be two or more of"),
+        ([(0, 10), (4, 5)], "pairs must be two or more of"),
+    ],
+)
+def test_pairs_that_no_file_can_hold_are_refused(pairs, message):
+    with pytest.raises(InvalidValueError, match=message):
+        StepsTable("a", "b", pairs)
