@@ -22,7 +22,7 @@ from deeppool.profiling.table import Profile
 
 def is_measured(device: str) -> bool:
     """Whether layers are measured on a device of this name, and not estimated for a GPU of this name."""
-    return device == "auto" or device.partition(":")[0] in KINDS
+    return device == "auto" or str(device).partition(":")[0] in KINDS
 
 
 def names_profile(model: object) -> TypeGuard[str]:

@@ -1,8 +1,10 @@
 """What differs between kinds of devices, for those who have no device at hand: planners, launchers, records."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from deeppool.device.datasheet import GPUS, GpuSheet, find_gpu
+from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 
 
@@ -47,12 +49,13 @@ def find_kind(name: str, *, also: str | None = None) -> DeviceKind:
     Raises:
         InvalidValueError: there is no such kind, or no data sheet of its GPU.
     """
-    kind, colon, _ = name.partition(":")
+    # Devices of torch and None are none.
+    kind, colon, _ = name.partition(":") if isinstance(name, str) else (name, "", "")
     if kind not in KINDS or (colon and kind != "emulated"):
         accepted = [also] if also else []
         raise InvalidValueError(
             f"device must be one of {', '.join([*accepted, *KINDS])}, or emulated:GPU with a GPU of "
-            f"{', '.join(GPUS)}, got '{name}'"
+            f"{', '.join(GPUS)}, got {name!r}"
         )
     emulated_sheet(name)
     return KINDS[kind]
@@ -79,6 +82,12 @@ def check_common_clock(device: str) -> None:
             f"ranks on device {device} cannot be timed together: each process has a virtual clock of its own (use "
             "device emulated, or simulate a plan: deeppool simulate)"
         )
+
+
+def check_precision(precision: str) -> None:
+    """Raises InvalidValueError for a precision that there is not, which would be measured as fp32."""
+    if precision not in get_args(Precision):
+        raise InvalidValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
 
 
 def emulated_sheet(name: str) -> GpuSheet | None:

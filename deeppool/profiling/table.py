@@ -1,13 +1,13 @@
 """Profile: times of every layer at several per-GPU batch sizes, with their provenance."""
 
 import hashlib
-import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from deeppool.base.number_checks import whole_number
 from deeppool.device.kinds import find_kind, graphs_name
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError, MissingProfileError
@@ -30,8 +30,8 @@ def distinct_sizes(batch_sizes: Iterable[int]) -> tuple[int, ...]:
     """
     given = list(batch_sizes)
     try:
-        sizes = tuple(sorted({operator.index(size) for size in given}))
-    except TypeError:
+        sizes = tuple(sorted({whole_number("batch_sizes", size) for size in given}))
+    except InvalidValueError:
         sizes = ()
     if not sizes or sizes[0] < 1:
         raise InvalidValueError(f"batch_sizes must be positive numbers, got {given} (whole ones, for example 1,2,4,8)")

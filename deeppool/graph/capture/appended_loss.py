@@ -72,6 +72,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         return _append_default(program, values[0], output, of_tokens)
     candidates = list(_candidates(scores, of_tokens))[: None if loss else 1]
     if target is not None:
+        target = torch.as_tensor(target)  # of NumPy, or one number
         candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
     module = _LossModule(loss or (token_loss if of_tokens else classification_loss), structure)
     with autograd_functions() as functions:

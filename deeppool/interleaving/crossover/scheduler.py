@@ -13,7 +13,7 @@ from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
-from deeppool.device.kinds import check_common_clock
+from deeppool.device.kinds import check_common_clock, check_precision
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -112,6 +112,7 @@ class CrossoverScheduler:
         self.ranks, self.all_reduce = ranks, all_reduce
         self.device = find_device(device).kind
         check_common_clock(self.device)
+        check_precision(precision)
         self._precision, self._launcher = precision, launcher
         self._checkpoints = None if checkpoints is None else Path(checkpoints)
         self._every, self._keep = checkpoint_every, keep

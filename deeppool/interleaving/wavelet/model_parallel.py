@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.device.find import device_of
+from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
 from deeppool.errors import DeeppoolError, InvalidValueError, RunError
 from deeppool.execution import checkpoint
@@ -67,6 +68,7 @@ class WaveletModelParallel:
         Raises:
             InvalidValueError: a number out of range, or a rule or a model that partitions cannot follow.
         """
+        check_precision(precision)
         captured = place_model(job.capture(), torch.device(place))
         device = device_of(torch.device(place))
         communicator, self._global_batch = ProcessGroup(device), global_batch

@@ -12,6 +12,7 @@ from deeppool.base.paths import is_file
 from deeppool.device.calibration import SUBSTITUTES, Calibration, family
 from deeppool.device.datasheet import GpuSheet, gpu_sheet
 from deeppool.device.kernels import Kernel
+from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
 from deeppool.device.roofline import ACCURACY, FITTED, Columns
 from deeppool.errors import InvalidValueError
@@ -71,6 +72,7 @@ class SheetTimes:
 
     def __init__(self, sheet: GpuSheet, precision: Precision) -> None:
         """Takes the rates of a data sheet in a precision."""
+        check_precision(precision)
         self._sheet, self.precision = sheet, precision
         self.device_name, self.error = sheet.title, ACCURACY[precision].median
         self.update_per_byte = ACCESSES / sheet.bandwidth

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 from deeppool.base import serialization
-from deeppool.base.number_checks import positive_number
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
-from deeppool.device.kinds import find_kind, graphs_name
+from deeppool.device.kinds import check_precision, find_kind, graphs_name
 from deeppool.device.protocol import AUTOCAST, Device, Precision
 from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError, ProfileError
@@ -91,10 +91,12 @@ def profile(
     """
     sizes = distinct_sizes(batch_sizes)
     seconds = positive_number("seconds", seconds)
+    threads, ranks = whole_number("threads", threads), whole_number("ranks", ranks)
     place = find_device(device)
-    graphs = place.asynchronous if graphs is None else graphs
+    graphs = place.asynchronous if graphs is None else bool(graphs)
     if graphs and not place.asynchronous:
         raise InvalidValueError(f"graphs are CUDA graphs, got device {place.kind} (leave graphs out)")
+    check_precision(precision)
     check_ranks(ranks, place.kind, threads)
     log_path = None if output is None else _log_path(serialization.check_writable(output))
     with place.arithmetic(precision):  # raises before minutes of capturing

@@ -172,6 +172,7 @@ def _device(backend: str) -> Device:
 
 
 def _checked(sizes: Sequence[int], seconds: float) -> tuple[int, ...]:
+    sizes = [whole_number("sizes", size, None) for size in sizes]
     wanted = tuple(sorted(set(sizes)))
     if len(wanted) < 2 or wanted[0] < 1 or any(size % ELEMENT_BYTES for size in wanted):
         raise InvalidValueError(

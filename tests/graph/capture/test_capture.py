@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from deeppool.errors import CaptureError
+from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture import layer_records
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.extract import extract
@@ -726,3 +726,19 @@ def test_a_wrapped_model_is_refused_with_what_to_give_instead(wrap, advice):
 def test_a_shape_without_positive_integers_is_refused(shape):
     with pytest.raises(CaptureError, match=r"input_shape of Linear is .*, expected the positive sizes of one sample"):
         capture(nn.Linear(8, 2), shape)
+
+
+@pytest.mark.parametrize("model", [nn.Linear, lambda: nn.Linear(4, 2), None], ids=repr)
+def test_what_is_no_module_is_refused(model: object) -> None:
+    with pytest.raises(CaptureError, match=r"expected a torch.nn.Module or a name \(call what makes the module\)"):
+        capture(model, (4,))
+
+
+@pytest.mark.parametrize("seed", [1.5, True, "1", 2**64])
+def test_a_seed_that_torch_would_round_or_not_take_is_refused(seed: object) -> None:
+    with pytest.raises(InvalidValueError, match="seed must be "):
+        capture("alexnet", seed=seed)
+
+
+def test_a_target_may_be_numpys() -> None:
+    assert capture(nn.Linear(4, 2), (4,), target=np.int64(1)).graph == capture(nn.Linear(4, 2), (4,)).graph

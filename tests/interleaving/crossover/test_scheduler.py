@@ -79,6 +79,10 @@ def test_settings_are_checked_before_a_process_starts() -> None:
         dp.CrossoverScheduler([job], global_batch=[8, 8])
     with pytest.raises(InvalidValueError, match="global_batch must be at least 4, got 3"):
         dp.CrossoverScheduler([job], global_batch=3, ranks=4)
+    with pytest.raises(InvalidValueError, match=r"ranks must be a whole number, got 2\.0"):
+        dp.CrossoverScheduler([job], global_batch=8, ranks=2.0)
+    with pytest.raises(InvalidValueError, match="precision must be one of fp32, tf32, bf16, fp16, got 'half'"):
+        dp.CrossoverScheduler([job], global_batch=8, precision="half")
     with pytest.raises(InvalidValueError, match=r"all_reduce must be one of library, .*got 'hierarchical'"):
         dp.CrossoverScheduler([job], global_batch=8, all_reduce="hierarchical")
     with pytest.raises(InvalidValueError, match="use the scheduler in a with block"):

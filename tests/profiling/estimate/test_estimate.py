@@ -142,6 +142,8 @@ def test_invalid_arguments_raise_in_one_line(tmp_path):
         estimate("vgg16", gpu="tpu", output=tmp_path / "x.json")
     with pytest.raises(InvalidValueError, match=r"batch_sizes must be positive numbers, got \[0\]"):
         estimate("vgg16", gpu="h100", batch_sizes=[0])
+    with pytest.raises(InvalidValueError, match="precision must be one of fp32, tf32, bf16, fp16, got 'int8'"):
+        estimate("vgg16", gpu="h100", precision="int8")
     with pytest.raises(InvalidValueError, match=r"got \[1\.5, 2\] \(whole ones, for example 1,2,4,8\)"):
         estimate("vgg16", gpu="h100", batch_sizes=[1.5, 2])
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 import json
 from importlib import metadata
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -181,6 +182,29 @@ def test_few_seconds_are_few_iterations(model, measured):
 def test_invalid_seconds_are_refused(model, seconds):
     with pytest.raises(InvalidValueError, match="seconds must be positive and finite"):
         profile(model, device="cpu", seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"precision": "FP32"}, "precision must be one of fp32, tf32, bf16, fp16, got 'FP32'"),
+        ({"precision": None}, "precision must be one of fp32, tf32, bf16, fp16, got None"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"ranks": True}, "ranks must be a whole number, got True"),
+        ({"batch_sizes": [True]}, r"batch_sizes must be positive numbers, got \[True\]"),
+        ({"device": torch.device("cpu")}, r"device must be one of auto, cpu, .*got device\(type='cpu'\)"),
+    ],
+)
+def test_an_argument_that_is_none_of_its_kind_is_refused(model, argument, message):
+    """What is unknown was measured as fp32, under its name."""
+    with pytest.raises(InvalidValueError, match=message):
+        profile(model, **{"device": "cpu", **argument})
+
+
+def test_threads_ranks_and_graphs_may_be_numpys(model, tmp_path):
+    numbers = {"threads": np.int64(1), "ranks": np.int64(1), "graphs": np.False_}
+    found = profile(model, device="cpu", batch_sizes=SIZES, output=tmp_path / "p.json", **numbers)
+    assert serialization.read(tmp_path / "p.json", type(found)).threads == found.threads == 1
 
 
 def test_progress_grows_and_ends_in_done(model):
