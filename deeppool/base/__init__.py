@@ -1,6 +1,7 @@
 """Utilities that every package may use: records as files, timelines, cancellation, and the state of live runs.
 
 serialization  versioned JSON records, written atomically and validated when read
+number_checks  whole and real numbers that a user gives
 file_lock      lets one process at a time write to a folder
 paths          whether a text is the name of a file
 pickling       what the processes of a run get, with its code
