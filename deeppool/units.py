@@ -52,9 +52,10 @@ def format_bit_rate(bytes_per_second: float) -> str:
     return f"{bits / 1e3:.4g} kbit/s"
 
 
-def format_rate(per_second: float) -> str:
-    """Formats a number per second with three significant digits: ``47.1``, ``1,060``."""
-    return f"{float(f'{per_second:.3g}'):,.0f}" if abs(per_second) >= 999.5 else f"{per_second:.3g}"
+def format_rate(per_second: float, digits: int = 3) -> str:
+    """Formats a number per second with so many significant digits, and no exponent: ``47.1``, ``1,060``."""
+    rounded = float(f"{per_second:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{per_second:.{digits}g}"
 
 
 def format_percent(fraction: float) -> str:

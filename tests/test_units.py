@@ -80,3 +80,10 @@ def test_the_text_of_a_time_means_that_time_to_three_digits(seconds: float) -> N
 )
 def test_rates_have_no_exponent(rate: float, text: str) -> None:
     assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(124.84, "124.8"), (999.96, "1,000"), (3876.4, "3,876"), (144_600.0, "144,600")]
+)
+def test_rates_have_as_many_digits_as_asked_for(rate: float, text: str) -> None:
+    assert format_rate(rate, 4) == text

@@ -18,7 +18,7 @@ from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_rate, format_seconds
 
 WORTH = 1.03
 """Least gain that is worth another way to train: a few percent are within the error of most predictions."""
@@ -77,8 +77,8 @@ def collocation(
     evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
     if gain >= WORTH:
         evidence += (
-            f": a second job there trains {idle * second:.4g} samples/s beside {first:.4g}, {gain:.2f} times as many "
-            "as with DDP, if nothing interferes"
+            f": a second job there trains {format_rate(idle * second, 4)} samples/s beside {format_rate(first, 4)}, "
+            f"{gain:.2f} times as many as with DDP, if nothing interferes"
         )
     command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
     return judge("collocation", gain, profile.error, evidence, command)

@@ -95,13 +95,15 @@ def partition_table(shared: "SharedCluster") -> str:
 
 
 def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
+    from deeppool.units import format_rate
+
     for match, burst in zip(shared.comparisons(), shared.burst_parallel_partitions, strict=True):
         still = match.partition
         yield (
             f"{still.gpus} + {shared.gpus - still.gpus} GPUs",
             f"{still.speedup:.2f}x",
-            f"{still.throughput:.4g}",
-            f"{burst.speedup:.2f}x, {burst.throughput:.4g}",
+            format_rate(still.throughput, 4),
+            f"{burst.speedup:.2f}x, {format_rate(burst.throughput, 4)}",
             _gain(match.fastest, "speedup", still),
             _gain(match.highest_throughput, "throughput", still),
         )
@@ -109,9 +111,9 @@ def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
 
 def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
     """A collocated plan's value, its gain over the partition, its GPUs and its iteration limit."""
-    from deeppool.units import format_percent
+    from deeppool.units import format_percent, format_rate
 
-    value = f"{point.speedup:.2f}x" if what == "speedup" else f"{point.throughput:.4g}"
+    value = f"{point.speedup:.2f}x" if what == "speedup" else format_rate(point.throughput, 4)
     # Rounded first, and 0 added: a loss that shows as 0 has no sign.
     more = format_percent(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
     return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {point.amplification_limit:.2f})"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from deeppool.base import serialization
 from deeppool.errors import InvalidValueError
+from deeppool.units import format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class GpuSheet:
                 raise InvalidValueError(f"reach.{field.name} of GPU '{self.name}' must be within 0…1, got {value:g}")
 
     def __str__(self) -> str:
-        tf32 = "no TF32" if self.tf32 is None else f"TF32 {self.tf32 / 1e12:.3g}"
+        tf32 = "no TF32" if self.tf32 is None else f"TF32 {format_rate(self.tf32 / 1e12)}"
         return (
             f"{self.name}: {self.title}, {self.multiprocessors} multiprocessors, {self.memory / 1e9:.0f} GB at "
-            f"{self.bandwidth / 1e12:.3g} TB/s; fp32 {self.fp32 / 1e12:.3g}, {tf32}, "
-            f"bf16/fp16 {self.half / 1e12:.3g} TFLOP/s ({self.source})"
+            f"{self.bandwidth / 1e12:.3g} TB/s; fp32 {format_rate(self.fp32 / 1e12)}, {tf32}, "
+            f"bf16/fp16 {format_rate(self.half / 1e12)} TFLOP/s ({self.source})"
         )
 
     def granted(self, multiprocessors: int) -> int:

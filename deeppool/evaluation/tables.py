@@ -33,7 +33,9 @@ def format_value(value: float, unit: str) -> str:
         return format_seconds(value)
     if unit == "B":
         return format_bytes(value)
-    text = f"{value:.4g}" if abs(value) < 1e4 or value != round(value) else f"{value:.0f}"
+    # From 10,000 on, four digits would come with an exponent.
+    rounded = value if value == round(value) else float(f"{value:.4g}")
+    text = f"{value:.4g}" if abs(rounded) < 1e4 else f"{rounded:.0f}"
     return text + unit if unit == "x" else f"{text} {unit}".rstrip()
 
 

@@ -13,7 +13,7 @@ from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 Kind = Literal["foreground", "background", "background in gaps"]
 
@@ -210,5 +210,6 @@ def _subtitle(simulation: ClusterSimulation) -> str:
     return (
         f"<b>predicted</b> from {simulation.provenance} layer times; {escape(simulation.interference)}{conditions}; "
         f"{100 * simulation.utilisation:.0f} % of GPU time in use, "
-        f"{simulation.foreground_throughput:.4g} + {simulation.background_throughput:.4g} samples/s"
+        f"{format_rate(simulation.foreground_throughput, 4)} + "
+        f"{format_rate(simulation.background_throughput, 4)} samples/s"
     )

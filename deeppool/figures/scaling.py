@@ -19,7 +19,7 @@ from deeppool.planning.studies.scaling_record import (
     Strategy,
     format_hours,
 )
-from deeppool.units import format_bit_rate, format_seconds
+from deeppool.units import format_bit_rate, format_rate, format_seconds
 
 _COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "batch-optimal": theme.GREEN}
 _WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
@@ -153,7 +153,7 @@ def _hover(point: ScalingPoint) -> list[str]:
         f"{point.gpus} GPUs at {format_bit_rate(point.bandwidth)}, batch {point.global_batch}, "
         f"{point.per_gpu_batch} per GPU",
         f"{point.steps} steps of {format_seconds(point.iteration_time)}{far}: {format_hours(point.time_to_accuracy)}, "
-        f"{point.gpu_seconds / 3600:.3g} GPU hours",
+        f"{format_rate(point.gpu_seconds / 3600)} GPU hours",
     ]
 
 

@@ -11,7 +11,7 @@ from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.plan import Plan
 from deeppool.planning.studies.collocation_tradeoff import operating_point
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
@@ -112,7 +112,8 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
         if point.strategy == "burst parallel"
         else f"{_gpus(point.gpus)}, {rest} for the background alone",
         format_seconds(point.iteration_time),
-        f"{point.foreground_throughput:.4g} foreground + {point.background_throughput:.4g} background",
+        f"{format_rate(point.foreground_throughput, 4)} foreground + "
+        f"{format_rate(point.background_throughput, 4)} background",
         f"{point.throughput / shared.data_parallel_partitions[-1].throughput:.2f}",
     ]
 

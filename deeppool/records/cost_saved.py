@@ -5,6 +5,7 @@ from typing import Self
 
 from deeppool.base.number_checks import positive_number
 from deeppool.errors import InvalidValueError
+from deeppool.units import format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class CostSaved:
     def __str__(self) -> str:
         return (
             f"{self.saved_per_gpu_hour:.3g} per GPU-hour at {self.gpu_price:g}: harvested "
-            f"{self.harvested_gpu_seconds:.3g} GPU-s, slowdown {self.slowdown_gpu_seconds:.3g}, of "
-            f"{self.gpu_seconds:.3g}"
+            f"{format_rate(self.harvested_gpu_seconds)} GPU-s, slowdown {format_rate(self.slowdown_gpu_seconds)}, of "
+            f"{format_rate(self.gpu_seconds)}"
         )
 
 

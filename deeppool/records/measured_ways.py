@@ -7,7 +7,7 @@ from typing import ClassVar
 from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.records.confidence_interval import check_rounds, format_ratio, median_ratio
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,6 @@ class MeasuredWays:
             note = f" ({way.note})" if way.note else ""
             lines.append(
                 f"{way.name:<{width}} {format_seconds(way.median):>9s} a round of {way.samples} samples: "
-                f"{way.throughput:.4g} samples/s{gain}{note}"
+                f"{format_rate(way.throughput, 4)} samples/s{gain}{note}"
             )
         return "\n  ".join(lines)

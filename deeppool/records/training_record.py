@@ -50,8 +50,9 @@ class BackgroundOutcome:
         restarts = f", restarted {self.restarts} times" if self.restarts else ""
         kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
         return (
-            f"{self.name} beside rank {self.rank} at {self.priority}: {self.steps} steps, {self.throughput:.3g} "
-            f"samples/s, loss {format_losses(self.first_loss, self.last_loss)}{restarts} ({self.ended}){kept}"
+            f"{self.name} beside rank {self.rank} at {self.priority}: {self.steps} steps, "
+            f"{format_rate(self.throughput)} samples/s, loss "
+            f"{format_losses(self.first_loss, self.last_loss)}{restarts} ({self.ended}){kept}"
         )
 
 

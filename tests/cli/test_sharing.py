@@ -35,7 +35,7 @@ def test_the_table_has_a_line_per_partition_with_what_collocation_gains(profile,
     rows = [" ".join(line.split()) for line in done.stdout.splitlines() if "GPUs " in line and " + " in line[:30]]
     assert [row[:10] for row in rows] == ["1 + 3 GPUs", "2 + 2 GPUs", "4 + 0 GPUs"]
     # Partitions of 1000 + 6000, 1333 + 4000 and 1600 + 0 samples/s.
-    assert [row.split()[4:6] for row in rows] == [["1.00x", "7000"], ["1.33x", "5333"], ["1.60x", "1600"]]
+    assert [row.split()[4:6] for row in rows] == [["1.00x", "7,000"], ["1.33x", "5,333"], ["1.60x", "1,600"]]
     assert "1.60x (+19.9 %; 4 GPUs, limit 1.00)" in rows[1]
     assert max(map(len, done.stdout.splitlines()[2:])) <= 150
     assert "no interference modelled" in done.stdout

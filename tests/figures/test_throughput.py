@@ -70,7 +70,7 @@ def test_hover_texts_say_what_makes_a_point_a_plan():
         "burst parallel, collocated",
         "4 GPUs (limit 1.000 of the iteration), 0 for the background alone",
         "10 ms",
-        "1600 foreground + 4800 background",
+        "1,600 foreground + 4,800 background",
         "4.00",
     ]
 

@@ -13,7 +13,7 @@ def test_what_is_saved_is_the_harvest_without_the_slowdown_at_the_price() -> Non
     assert found.slowdown_gpu_seconds == pytest.approx(4 * 12 * 60)
     assert found.saved == pytest.approx(4 * (30 - 12) / 60 * 3.0)
     assert found.saved_per_gpu_hour == pytest.approx(0.9)
-    assert str(found) == "0.9 per GPU-hour at 3: harvested 7.2e+03 GPU-s, slowdown 2.88e+03, of 1.44e+04"
+    assert str(found) == "0.9 per GPU-hour at 3: harvested 7,200 GPU-s, slowdown 2,880, of 14,400"
 
 
 def test_a_background_that_costs_more_than_it_gives_saves_less_than_nothing() -> None:

@@ -19,7 +19,7 @@ from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, single_foreground_trace
 from deeppool.simulation.device.interference import Interference
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 ScenarioName = Literal["DP", "BP", "BP + Col"]
 """DP: data parallel foreground alone; BP: burst parallel alone; BP + Col: burst parallel, a background on each GPU."""
@@ -44,8 +44,9 @@ class Scenario:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {format_seconds(self.iteration_time)} an iteration, {self.throughput:.4g} samples/s = "
-            f"{self.foreground_throughput:.4g} + {self.background_throughput:.4g}"
+            f"{self.name}: {format_seconds(self.iteration_time)} an iteration, "
+            f"{format_rate(self.throughput, 4)} samples/s = "
+            f"{format_rate(self.foreground_throughput, 4)} + {format_rate(self.background_throughput, 4)}"
         )
 
 
@@ -87,7 +88,7 @@ class ThreeScenarios:
             f"{self.model}, batch {self.global_batch} on {self.cluster.gpus} GPUs ({self.cluster.name}), beside "
             f"{self.background_model}, batch {self.background_batch}; {self.modelled}"
         )
-        alone = f"BG only: {self.background_alone_throughput:.4g} samples/s"
+        alone = f"BG only: {format_rate(self.background_alone_throughput, 4)} samples/s"
         return "\n  ".join([heading, *map(str, self.scenarios), alone])
 
 

@@ -8,7 +8,7 @@ from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
@@ -75,7 +75,7 @@ def _bars(one: ThreeScenarios, role: str, colour: str, *, first: bool) -> go.Bar
         y=[getattr(each, f"{role}_throughput") for each in one.scenarios],
         marker={"color": colour},
         customdata=[
-            [format_seconds(each.iteration_time), one.speedup(each.name), f"{each.throughput:.4g}"]
+            [format_seconds(each.iteration_time), one.speedup(each.name), format_rate(each.throughput, 4)]
             for each in one.scenarios
         ],
         hovertemplate=f"<b>%{{x}}</b>, {role}: %{{y:.4g}} samples/s of %{{customdata[2]}}<br>"

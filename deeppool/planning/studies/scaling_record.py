@@ -7,7 +7,7 @@ from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.planning.report.tables import table
-from deeppool.units import format_bit_rate, format_seconds, format_tables
+from deeppool.units import format_bit_rate, format_rate, format_seconds, format_tables
 
 Strategy = Literal["weak", "strong", "batch-optimal"]
 """The per-GPU batch is fixed, the global batch is fixed, or the global batch is chosen anew for each GPU count."""
@@ -121,7 +121,7 @@ class ScalingStudy:
 
 def format_hours(seconds: float) -> str:
     """Formats 5400 s as ``1.5 h``; below an hour as :func:`format_seconds`."""
-    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else format_seconds(seconds)
+    return f"{format_rate(seconds / 3600)} h" if seconds >= 3600 else format_seconds(seconds)
 
 
 def _table(study: ScalingStudy) -> str:
@@ -149,7 +149,7 @@ def _row(point: ScalingPoint) -> tuple[str, ...]:
         str(point.steps),
         format_hours(point.time_to_accuracy),
         f"{point.speedup:.2f}x",
-        f"{point.gpu_seconds / 3600:.3g}",
+        format_rate(point.gpu_seconds / 3600),
     )
 
 

@@ -24,7 +24,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 Strategy = Literal["burst parallel", "data parallel"]
 
@@ -69,8 +69,8 @@ class OperatingPoint:
         how = f"{self.strategy} on {where}, {'background in the idle time' if self.collocated else 'to itself'}"
         return (
             f"{how}: {self.speedup:.2f}x one GPU ({format_seconds(self.iteration_time)} an iteration), "
-            f"{self.throughput:.4g} samples/s = {self.foreground_throughput:.4g} foreground + "
-            f"{self.background_throughput:.4g} background"
+            f"{format_rate(self.throughput, 4)} samples/s = {format_rate(self.foreground_throughput, 4)} foreground + "
+            f"{format_rate(self.background_throughput, 4)} background"
         )
 
 
@@ -189,8 +189,8 @@ class SharedCluster:
             most_beside = self.points[-1].background_throughput
             raise PlanError(
                 f"no plan leaves {background_throughput:g} samples/s to {self.background_model}: beside {self.model} "
-                f"on one GPU it trains {most_beside:.4g}, with the whole cluster to itself "
-                f"{self.background_alone_throughput:.4g} (ask for less, or for more GPUs)"
+                f"on one GPU it trains {format_rate(most_beside, 4)}, with the whole cluster to itself "
+                f"{format_rate(self.background_alone_throughput, 4)} (ask for less, or for more GPUs)"
             )
         return SharingAnswer(point, self.optimality)
 
@@ -241,7 +241,8 @@ class SharedCluster:
         return (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
-            f"{len(self.points)} efficient plans, from {first.speedup:.2f}x one GPU and {first.throughput:.4g} "
-            f"samples/s in all to {last.speedup:.2f}x and {last.throughput:.4g}; data parallel on all GPUs "
-            f"{alone.speedup:.2f}x and {alone.throughput:.4g}; {self.optimality}"
+            f"{len(self.points)} efficient plans, from {first.speedup:.2f}x one GPU and "
+            f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "
+            f"{format_rate(last.throughput, 4)}; data parallel on all GPUs {alone.speedup:.2f}x and "
+            f"{format_rate(alone.throughput, 4)}; {self.optimality}"
         )

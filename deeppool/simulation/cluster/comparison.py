@@ -14,7 +14,7 @@ from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ class StrategyResult:
         unfinished = f", {self.unfinished} jobs did not finish" if self.unfinished else ""
         return (
             f"{self.label}: foregrounds complete in {time} ({speedup} one GPU), makespan "
-            f"{format_seconds(self.makespan)}, {self.throughput:.4g} samples/s = {self.foreground_throughput:.4g} + "
-            f"{self.background_throughput:.4g}, {100 * self.utilisation:.0f} % of GPU time in use{unfinished}"
+            f"{format_seconds(self.makespan)}, {format_rate(self.throughput, 4)} samples/s = "
+            f"{format_rate(self.foreground_throughput, 4)} foreground + "
+            f"{format_rate(self.background_throughput, 4)} background, "
+            f"{100 * self.utilisation:.0f} % of GPU time in use{unfinished}"
         )
 
 

@@ -12,7 +12,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.scheduling.placement import Role
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class ClusterSimulation:
         mean = "" if time is None else f", foregrounds complete in {format_seconds(time)} on average"
         return (
             f"{self.trace}, {self.strategy}{part} on {self.cluster.gpus} GPUs: {done} of {len(self.jobs)} jobs ended, "
-            f"makespan {format_seconds(self.makespan)}{mean}; {self.foreground_throughput:.4g} + "
-            f"{self.background_throughput:.4g} samples/s, {100 * self.utilisation:.0f} % of GPU time in use; "
-            f"{self.interference}"
+            f"makespan {format_seconds(self.makespan)}{mean}; {format_rate(self.foreground_throughput, 4)} + "
+            f"{format_rate(self.background_throughput, 4)} samples/s, "
+            f"{100 * self.utilisation:.0f} % of GPU time in use; {self.interference}"
         )

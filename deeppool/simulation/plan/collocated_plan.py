@@ -23,6 +23,7 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities
+from deeppool.units import format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class CollocatedPlan:
         text = (
             f"{self.model} beside {self.background_model} (batch {self.background_batch}) on each of {len(self.gpus)} "
             f"GPUs, {worst.sharing}: slowdown {100 * self.slowdown:.1f} % at least, "
-            f"{self.background_throughput:.3g} background samples/s{of_idle}; interference as on {self.interference}"
+            f"{format_rate(self.background_throughput)} background samples/s{of_idle}; "
+            f"interference as on {self.interference}"
         )
         return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 

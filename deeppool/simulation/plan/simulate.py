@@ -33,7 +33,7 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.stragglers import StragglingIterations, simulate_iterations
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_percent, format_rate, format_seconds
 
 UPDATE = "update"
 """Name of the span of a GPU's update, as in a run's timeline."""
@@ -83,9 +83,8 @@ class Simulation:
             f"{100 * share:.0f} % of GPU time idle"
         )
         if self.background_samples is not None:
-            text += (
-                f"; a background job would train {self.background_samples:.3g} samples in it (no interference modelled)"
-            )
+            trained = format_rate(self.background_samples)
+            text += f"; a background job would train {trained} samples in it (no interference modelled)"
         if self.conditions is not None and self.plan_iteration_time:
             found = self.summary
             text += (

@@ -344,7 +344,7 @@ def test_points_come_from_the_frontier_of_every_gpu_count():
     answer = shared.fastest(2000)
     assert (answer.point, answer.optimality) == (shared.points[1], "exact")
     with pytest.raises(
-        PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on one GPU it trains 2000"
+        PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on one GPU it trains 2,000"
     ):
         shared.fastest(2001)
 
@@ -376,7 +376,7 @@ def test_one_gpu_leaves_no_time_to_the_background():
     shared = share(perfect(), 1, 16, background())
     assert [point.background_throughput for point in (*shared.points, *shared.data_parallel_partitions)] == [0, 0]
     assert shared.fastest(0).optimality == "exact"
-    with pytest.raises(PlanError, match="on one GPU it trains 0, with the whole cluster to itself 2000 "):
+    with pytest.raises(PlanError, match="on one GPU it trains 0, with the whole cluster to itself 2,000 "):
         shared.fastest(1)
 
 
