@@ -121,13 +121,11 @@ def capture(
             report(f"building {model}", 0.0)
             name, module = model, build_model(model, seed)
             inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)
-        elif not isinstance(model, nn.Module):
-            raise CaptureError(
-                f"the model is {model!r}, expected a torch.nn.Module or a name (call what makes the module)"
-            )
-        else:
+        elif isinstance(model, nn.Module):
             name, module = type(model).__name__, model
             inputs = resolve((), name, input_shape, input_dtype)
+        else:
+            raise CaptureError(_no_module(model))
         return _capture_module(module, name, inputs, loss, target, granularity, report)
 
 
@@ -169,6 +167,14 @@ def _capture_module(
     graph = LayerGraph(name, inputs[0].shape, layers, size, inputs, granularity)
     report(f"captured {name}", 1.0)
     return CapturedModel(graph, program, nodes, frozenset(symbols), module)
+
+
+def _no_module(model: object) -> str:
+    """Returns what is wrong with a model that is neither a module nor a name: usually it makes one."""
+    name = getattr(model, "__name__", "")
+    got = f"'{name}'" if callable(model) and name else f"one of type {type(model).__name__}"
+    hint = f"give what it returns: {name}()" if got == f"'{name}'" else "resnet50 is such a name"
+    return f"a model is a torch.nn.Module, a model's name or package.module:callable, got {got} ({hint})"
 
 
 # -- export -----------------------------------------------------------------------------------------

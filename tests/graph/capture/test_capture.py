@@ -226,6 +226,23 @@ def test_a_callable_that_returns_no_module_raises_with_what_it_returned():
         capture("pathlib:Path", (3, 8, 8))
 
 
+def make_linear():
+    return nn.Linear(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (make_linear, r"got 'make_linear' \(give what it returns: make_linear\(\)\)"),
+        (nn.Identity, r"got 'Identity' \(give what it returns: Identity\(\)\)"),
+        (3, r"got one of type int \(resnet50 is such a name\)"),
+    ],
+)
+def test_what_is_neither_a_module_nor_a_name_is_refused(model, told):
+    with pytest.raises(CaptureError, match=rf"a model is a torch\.nn\.Module, .*{told}"):
+        capture(model, (8,))
+
+
 def test_wrong_input_shape_names_the_shape_and_the_module():
     with pytest.raises(
         CaptureError, match=r"cannot take a sample of shape \(1, 32, 32\) in stem\.0: .*without the batch"
