@@ -52,7 +52,10 @@ def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":
     for text in speeds or []:
         gpu, _, factor = text.partition("=")
         try:
-            by_gpu[int(gpu)] = float(factor)
+            number, speed = int(gpu), float(factor)
         except ValueError:
             raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
+        if number < 0:
+            raise InvalidValueError(f"GPUs count from 0, got the speed '{text}'")
+        by_gpu[number] = speed
     return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)

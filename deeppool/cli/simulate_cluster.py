@@ -41,7 +41,9 @@ def simulate_cluster(
     ] = "collocated",
     foreground_gpus: Annotated[int | None, typer.Option(help="GPUs of a partition's foregrounds.")] = None,
     interference: InterferenceOption = None,
-    policy: Annotated[Policy, typer.Option(help="How backgrounds share the GPUs, with --interference.")] = "priority",
+    policy: Annotated[
+        Policy | None, typer.Option(help="How backgrounds share the GPUs, with --interference (default: priority).")
+    ] = None,
     max_slowdown: SlowdownOption = None,
     speed: SpeedOption = None,
     jitter: JitterOption = 0.0,
@@ -66,6 +68,11 @@ def simulate_cluster(
 
     if (strategy == "partition") != (foreground_gpus is not None):
         raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
+    if interference is None and (policy is not None or max_slowdown is not None):
+        raise typer.BadParameter(
+            "it says how backgrounds share the GPUs: give --interference too",
+            param_hint="--max-slowdown" if policy is None else "--policy",
+        )
     if output is not None:
         serialization.check_writable(output)
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
@@ -76,7 +83,7 @@ def simulate_cluster(
     options: dict[str, Any] = {
         "sources": sources,
         "interference": read_interference(interference),
-        "policy": policy,
+        "policy": policy or "priority",
         "max_slowdown": max_slowdown,
         "conditions": None if given.as_planned else given,
     }

@@ -141,6 +141,8 @@ def test_a_published_trace_becomes_a_workload_beside_its_profiles(folder, tmp_pa
         ("trace.json", [], "Missing option '--gpus'"),
         ("trace.json", ["--gpus", "4", "--strategy", "partition"], "goes with --strategy partition"),
         ("trace.json", ["--gpus", "4", "--foreground-gpus", "2"], "goes with --strategy partition"),
+        ("trace.json", ["--gpus", "4", "--policy", "paced"], "give --interference too"),
+        ("trace.json", ["--gpus", "4", "--max-slowdown", "0.1"], "give --interference too"),
     ],
 )
 def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, told):
@@ -154,6 +156,10 @@ def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, to
 def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
+    assert "GPUs count from 0, got the speed '-1=0.5'" in str(simulate(folder, "plan.json", "--speed=-1=0.5").exception)
+    for strategy in ("all", "collocated"):
+        refused = simulate(folder, "trace.json", "--gpus", 4, "--speed", "4=0.5", "--strategy", strategy).exception
+        assert "up to GPU 4, the cluster has 4 GPUs, the last of which is 3" in str(refused)
     for what, more in (("plan.json", ()), ("trace.json", ("--gpus", 4))):
         refused = simulate(folder, what, "--jitter", 0.1, "--seed", -1, *more).exception
         assert isinstance(refused, InvalidValueError)

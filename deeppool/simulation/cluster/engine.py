@@ -53,7 +53,8 @@ class Engine:
         for job in self.jobs:
             if job.gpu_count > cluster.gpus:
                 raise InvalidValueError(
-                    f"job '{job.job.name}' needs {job.gpu_count} GPUs, the cluster has {cluster.gpus}"
+                    f"job '{job.job.name}' needs {job.gpu_count} GPUs, the cluster has {cluster.gpus} "
+                    "(simulate a larger one, or leave the job out)"
                 )
         self._exclusive, self._costs = strategy in EXCLUSIVE, costs
         size = cluster.gpus

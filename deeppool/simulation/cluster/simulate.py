@@ -74,6 +74,13 @@ def simulate_cluster(
     harvest_of_idle = real_number("harvest_of_idle", harvest_of_idle)
     until = None if until is None else real_number("until", until)
     _check(strategy, foreground_gpus, harvest_of_idle, until)
+    if conditions is not None:
+        conditions.check_gpus(cluster.gpus, "the cluster")
+    if interference is None and max_slowdown is not None:
+        raise InvalidValueError(
+            f"max_slowdown {max_slowdown:g} bounds what backgrounds cost, which no interference says "
+            "(give it, or leave the bound out)"
+        )
     sharing = find_sharing(policy, max_slowdown)
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")

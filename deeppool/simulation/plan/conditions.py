@@ -70,6 +70,18 @@ class Conditions:
         """Whether everything is as planned."""
         return not self.random and {*self.speeds, self.inside_bandwidth, self.between_bandwidth} <= {1.0}
 
+    def check_gpus(self, gpus: int, where: str) -> None:
+        """Checks that no speed is of a GPU beyond those of a plan or cluster, as ``where`` names it.
+
+        Raises:
+            InvalidValueError: there is one.
+        """
+        if len(self.speeds) > gpus:
+            raise InvalidValueError(
+                f"speeds are given up to GPU {len(self.speeds) - 1}, {where} has {gpus} GPUs, the last of which is "
+                f"{gpus - 1}"
+            )
+
     def speed(self, gpu: int) -> float:
         """Returns the relative speed of a GPU, without random effects."""
         return self.speeds[gpu] if gpu < len(self.speeds) else 1.0

@@ -251,8 +251,7 @@ def _work_in(plan: Plan, found: StragglingIterations, iteration: int) -> list[Gp
 
 def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
     whole_number("iterations", iterations)
-    if len(conditions.speeds) > plan.gpus:
-        raise InvalidValueError(f"the conditions have {len(conditions.speeds)} speeds, the plan has {plan.gpus} GPUs")
+    conditions.check_gpus(plan.gpus, "the plan")
 
 
 def _median_iteration(times: Sequence[float]) -> tuple[int, float]:

@@ -424,6 +424,8 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
         ),
         ([foreground("f")], {"harvest_of_idle": 2.0}, "harvest_of_idle must be from 0 to 1, got 2"),
         ([foreground("f")], {"policy": "none"}, "policy 'none' has no background"),
+        ([foreground("f")], {"max_slowdown": 0.1}, "max_slowdown 0.1 bounds what backgrounds cost"),
+        ([foreground("f")], {"conditions": Conditions(speeds=(1, 1, 1, 1, 0.5))}, "up to GPU 4, the cluster has 4"),
         ([foreground("f")], {"until": 0.0}, "until must be later than 0 s"),
         ([replace(foreground("f"), source="other")], {}, "names the source 'other', known are: net"),
         ([replace(foreground("f"), batch=None)], {}, "'f' of a profile needs gpus and batch"),

@@ -243,7 +243,7 @@ def test_invalid_conditions_are_refused(wrong, message):
 
 
 def test_conditions_of_another_cluster_are_refused():
-    with pytest.raises(InvalidValueError, match="have 5 speeds, the plan has 4 GPUs"):
+    with pytest.raises(InvalidValueError, match="up to GPU 4, the plan has 4 GPUs, the last of which is 3"):
         simulate(two_layer_plan(), conditions=Conditions(speeds=(1, 1, 1, 1, 0.5)))
     with pytest.raises(InvalidValueError, match="iterations must be at least 1, got 0"):
         simulate(two_layer_plan(), conditions=Conditions(jitter=0.1), iterations=0)
