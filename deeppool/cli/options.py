@@ -119,7 +119,11 @@ OptimizerOption = Annotated[
 ]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Memory of each GPU, for example 40GB or 37GiB. Default: from the cluster."),
+    typer.Option(
+        metavar="SIZE",
+        help="Memory of each GPU, for example 40GB or 37GiB. Default: the cluster's; without --cluster the profile's "
+        "GPU's.",
+    ),
 ]
 JobsOption = Annotated[
     int | None,

@@ -1,6 +1,7 @@
 """GPU data sheets: the peak rates that estimates start from."""
 
 import os
+import re
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -223,6 +224,13 @@ GPUS = {
         ),
     )
 }
+
+
+def sheet_of(device_name: str) -> GpuSheet | None:
+    """Returns the data sheet of a GPU by a driver's name, such as ``NVIDIA A100-SXM4-80GB``; None: there is none."""
+    words = {*re.split(r"[ -]", device_name)}
+    of_model = [sheet for sheet in GPUS.values() if sheet.name.partition("-")[0].removeprefix("rtx").upper() in words]
+    return max(of_model, key=lambda sheet: len({*re.split(r"[ -]", sheet.title)} & words), default=None)
 
 
 def find_gpu(name: str) -> GpuSheet:

@@ -1,6 +1,9 @@
 """The cluster on which a profile is planned when none is named."""
 
+from dataclasses import replace
+
 from deeppool.cluster.cluster import Cluster, find_cluster
+from deeppool.device.datasheet import sheet_of
 from deeppool.device.kinds import emulated_sheet, find_kind
 from deeppool.profiling.table import Profile
 
@@ -9,12 +12,16 @@ def cluster_for(profile: Profile, gpus: int, name_or_file: str | None = None) ->
     """Returns a named cluster; by default that of the profile's device.
 
     The loopback for a CPU and for an emulated device in the machine's time, whose ranks communicate over it; a DGX of
-    the profile's GPU for the others.
+    the profile's GPU for the others. That of a GPU that comes in none of :data:`deeppool.cluster.cluster.PRESETS` is a
+    DGX A100 whose GPUs have the memory of the profile's.
 
     Raises:
         InvalidValueError, DocumentError: as :func:`deeppool.find_cluster`.
     """
     if name_or_file is None and find_kind(profile.device).backend == "gloo" and not emulated_sheet(profile.device):
         name_or_file = "loopback"
+    if name_or_file is not None:
+        return find_cluster(name_or_file, gpus)
     found = (f"dgx-{gpu.lower()}" for gpu in ("H100", "H200") if gpu in profile.device_name)
-    return find_cluster(name_or_file or next(found, "dgx-a100"), gpus)
+    dgx, sheet = find_cluster(next(found, "dgx-a100"), gpus), sheet_of(profile.device_name)
+    return dgx if sheet is None or dgx.name != "dgx-a100" else replace(dgx, memory=sheet.memory)

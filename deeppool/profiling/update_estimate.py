@@ -4,9 +4,7 @@ SGD with momentum reads a parameter, its gradient and its momentum, and writes t
 parameters, which are fp32 under autocast too.
 """
 
-import re
-
-from deeppool.device.datasheet import GPUS, GpuSheet
+from deeppool.device.datasheet import GPUS, sheet_of
 from deeppool.device.kinds import find_kind
 
 ACCESSES = 5
@@ -24,13 +22,5 @@ def estimated_update_per_byte(device: str, device_name: str) -> float:
     """
     if find_kind(device).on_cores:
         return ACCESSES / CPU_BANDWIDTH
-    words = re.split(r"[ -]", device_name)
-    of_model = [sheet for sheet in GPUS.values() if _model(sheet) in words]
-    if not of_model:
-        return ACCESSES / min(sheet.bandwidth for sheet in GPUS.values())
-    return ACCESSES / max(of_model, key=lambda sheet: len({*re.split(r"[ -]", sheet.title)} & {*words})).bandwidth
-
-
-def _model(sheet: GpuSheet) -> str:
-    """Returns the word that names the model, such as ``A100`` or ``3090``."""
-    return sheet.name.partition("-")[0].removeprefix("rtx").upper()
+    sheet = sheet_of(device_name)
+    return ACCESSES / (min(sheet.bandwidth for sheet in GPUS.values()) if sheet is None else sheet.bandwidth)

@@ -28,5 +28,19 @@ def test_a_gpu_is_planned_in_its_dgx_also_in_virtual_time(gpu: str) -> None:
     assert cluster_for(profile_on(f"emulated:{gpu}", find_device(f"emulated:{gpu}").name), 8) == dgx
 
 
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 40e9),
+        ("NVIDIA A100 SXM4 80GB", 80e9),
+        ("NVIDIA A100-SXM4-80GB", 80e9),
+        ("NVIDIA L4", 24e9),
+        ("NVIDIA of tomorrow", 40e9),
+    ],
+)
+def test_a_gpu_has_its_own_memory_beside_the_links_of_a_dgx(name: str, memory: float) -> None:
+    assert cluster_for(profile_on("cuda", name), 8) == replace(find_cluster("dgx-a100", 8), memory=memory)
+
+
 def test_a_named_cluster_is_kept() -> None:
     assert cluster_for(profile_on("emulated", "AMD EPYC"), 2, "dgx-a100") == find_cluster("dgx-a100", 2)
