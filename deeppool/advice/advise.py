@@ -86,7 +86,7 @@ def advise(
             ordered_transfers(times, costs, baseline),
             crossover(times, costs, baseline),
             two_waves(times, costs, baseline),
-            partial_collectives(),
+            partial_collectives(command, ranks=max(baseline.gpus, *(layer.gpu_count for layer in fastest.layers)) > 1),
         ),
         profile_command=profile_command(model, name, times, device),
     )

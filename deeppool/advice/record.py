@@ -85,29 +85,45 @@ class Advice:
         return tuple(finding for finding in self.findings if finding.verdict == "yes")
 
     def __str__(self) -> str:
-        where = f"{self.plan.model}, batch {self.plan.global_batch} on {self.plan.gpus} GPUs"
-        if not self.recommended:
-            return f"{where}: keep DDP ({self.baseline})"
-        names = ", ".join(f"{finding.technique} ({finding.gain:.2f}x)" for finding in self.recommended)
-        return f"{where}: worth it over DDP: {names}"
+        where = f"{self.plan.model}, batch {self.plan.global_batch} on {_gpus(self.plan.gpus)}"
+        if self.recommended:
+            names = ", ".join(f"{finding.technique} ({finding.gain:.2f}x)" for finding in self.recommended)
+            return f"{where}: worth it over DDP: {names}"
+        if self.baseline.gpus == 1:
+            return f"{where}: train on one GPU ({format_seconds(self.baseline.seconds)})"
+        return f"{where}: keep DDP ({self.baseline})"
 
     def explain(self) -> str:
         """Returns the verdicts with their evidence, and what to do next."""
         plan, best = self.plan, self.baseline
+        more = f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one"
+        if best.gpus == 1:
+            more = "more make it slower"
         steps = self.recommended or tuple(each for each in self.findings if each.verdict == "unknown")
+        heading = "Next:"
+        if not self.recommended:
+            kept = "Keep DDP" if best.gpus == plan.gpus else f"Keep DDP on {best.gpus} GPUs"
+            kept = "Train on one GPU" if best.gpus == 1 else kept
+            heading = f"{kept}, unless a measurement says otherwise:" if steps else f"{kept}."
         return "\n".join(
             [
-                f"{plan.model}, global batch {plan.global_batch}, {plan.gpus} GPUs ({plan.cluster.name}); layer times "
-                f"{plan.provenance} for {plan.device_name}",
-                f"DDP takes {', '.join(map(str, self.data_parallel))} GPUs: fastest on {best.gpus}, "
-                f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one",
+                f"{plan.model}, global batch {plan.global_batch}, {_gpus(plan.gpus)} ({plan.cluster.name}); layer "
+                f"times {plan.provenance} for {plan.device_name}",
+                f"DDP takes {', '.join(map(str, self.data_parallel))} GPUs: fastest on {best.gpus}, {more}"
+                if plan.gpus > 1
+                else f"One GPU takes {format_seconds(best.seconds)}",
                 *card_lines(
                     self.findings,
-                    [self.profile_command or ""] * bool(self.recommended) + [each.next_step for each in steps],
-                    "Next:" if self.recommended else "Keep DDP, unless a measurement says otherwise:",
+                    [self.profile_command or "", *(each.next_step for each in steps)] if steps else [],
+                    heading,
                 ),
+                *([] if steps else [heading]),
             ]
         )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
 
 
 def card_lines(findings: Sequence[Finding], next_steps: Sequence[str], heading: str = "Next:") -> list[str]:

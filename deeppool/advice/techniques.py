@@ -75,6 +75,8 @@ def collocation(
     idle = max(0.0, found.gpus - min(busy, default=baseline.gpus))
     gain = (first + idle * second) / (first + (found.gpus - baseline.gpus) * second)
     evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
+    if gain < WORTH and baseline.gpus < found.gpus:
+        evidence += f", and DDP on {baseline.gpus} leaves {1 - baseline.gpus / found.gpus:.0%}"
     if gain >= WORTH:
         evidence += (
             f": a second job there trains {format_rate(idle * second, 4)} samples/s beside {format_rate(first, 4)}, "
@@ -156,12 +158,21 @@ def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
     return judge("two waves", gain, profile.error, f"{evidence}, and {has} hold no batch of twice the size", step)
 
 
-def partial_collectives() -> Finding:
-    """Says how to measure the load imbalance, without which nobody knows what partial all-reduces gain."""
+def partial_collectives(plan_command: str | None = None, *, ranks: bool = True) -> Finding:
+    """Says how to measure the load imbalance, without which nobody knows what partial all-reduces gain.
+
+    Args:
+        plan_command: command that makes the plan to measure it with; None: there is one.
+        ranks: whether there is more than one, by DDP or by the fastest plan.
+    """
+    if not ranks:
+        return Finding("partial all-reduces", "no", None, "on one GPU no rank waits for another", "")
+    first = "" if plan_command is None else f"{plan_command} -o plan.json, then "
     return Finding(
         "partial all-reduces",
         "unknown",
         None,
         "they help where ranks differ from one iteration to the next, which no profile shows",
-        "deeppool train plan.json package.module:job --steps 100, whose record says how long each rank computes",
+        f"{first}deeppool train plan.json package.module:job --steps 100, whose record says how long each rank "
+        "computes",
     )

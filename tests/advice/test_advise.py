@@ -119,6 +119,31 @@ def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
     assert found.findings[2].evidence == "DDP has nothing to send where it is fastest"
 
 
+def test_where_further_gpus_only_cost_time_the_advice_is_one_gpu() -> None:
+    found = dp.advise(chain((1e-3, 1e-6, 64 * MIB)), FOUR, 8)
+    told = found.explain().splitlines()
+    assert told[1].endswith("fastest on 1, more make it slower")
+    assert found.findings[1].evidence.endswith("leave 75% of the GPU time idle, and DDP on 1 leaves 75%")
+    assert {each.verdict for each in found.findings} == {"no"}
+    assert told[-1] == "Train on one GPU."
+    assert str(found) == "drawn, batch 8 on 4 GPUs: train on one GPU (1.01 ms)"
+    alone = dp.advise(chain((0, 1e-3, 0)), replace(FOUR, gpus=1), 8)
+    assert alone.explain().splitlines()[:2] == [
+        "drawn, global batch 8, 1 GPU (by hand); layer times estimated for drawn",
+        "One GPU takes 8 ms",
+    ]
+
+
+def test_the_next_steps_make_the_profile_and_the_plan_that_they_name() -> None:
+    # Where nothing is worth it, too: what stays unknown takes a plan to measure.
+    found = replace(dp.advise(chain((0, 1e-3, 0), (0, 2e-3, 0)), FOUR, 8), profile_command="make drawn.json")
+    heading, *steps = found.explain().splitlines()[-3:]
+    assert heading == "Keep DDP, unless a measurement says otherwise:"
+    assert steps[0] == "  make drawn.json"
+    made = "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o plan.json"
+    assert steps[1].startswith(f"  {made}, then deeppool train plan.json ")
+
+
 def test_transfers_in_the_order_of_need_run_beside_the_next_forward() -> None:
     # Forward 10 and 10 ms, and no backward: all gradients are ready at once. A ring over 4 sends 3/2 of the bytes at
     # 1 GB/s: 1 ms for the first layer, 10 for the second. DDP waits for both. In order of need the second is sent
