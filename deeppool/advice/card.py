@@ -108,7 +108,7 @@ def _collocation(run: RunRecord, file: str) -> Finding:
     if run.background is None:
         idle = run.foreground.alone.idle_share
         evidence = f"no background ran; ranks are idle {', '.join(f'{share:.0%}' for share in idle)} of the time"
-        return _without_background(fmean(idle), evidence, file)
+        return _without_background(fmean(idle), evidence, f"deeppool run {file} --background resnet18 --seconds 60")
     found = collocation_of(run)
     bounded = run.sharing is not None and run.sharing.max_slowdown is not None
     steps: dict[Verdict, str] = {
@@ -122,10 +122,10 @@ def _collocation(run: RunRecord, file: str) -> Finding:
     return Finding("collocation", found.verdict, found.total, found.why, step)
 
 
-def _without_background(idle: float, evidence: str, file: str) -> Finding:
+def _without_background(idle: float, evidence: str, step: str) -> Finding:
     if idle < WORTH - 1:
         return Finding("collocation", "no", None, evidence, "")
-    return Finding("collocation", "unknown", None, evidence, f"deeppool run {file} --background resnet18 --seconds 60")
+    return Finding("collocation", "unknown", None, evidence, step)
 
 
 def _slowdown_bound(run: RunRecord, file: str) -> Finding | None:
@@ -153,7 +153,10 @@ def _background_training(record: TrainingRecord, plan: Plan | None, file: str) -
         if plan is None:
             return None
         idle = max(0.0, 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time))
-        return _without_background(idle, f"no background trained; the plan leaves {idle:.0%} of the time idle", file)
+        evidence = f"no background trained; the plan leaves {idle:.0%} of the time idle"
+        # A job's model may be an object, which deeppool run cannot make.
+        step = f"deeppool train {file} package.module:job --steps N --background resnet18"
+        return _without_background(idle, evidence, step)
     trained = [each for each in record.background if each.samples]
     if not trained:
         ended = "; ".join(dict.fromkeys(str(each) for each in record.background))

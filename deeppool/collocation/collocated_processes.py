@@ -14,7 +14,7 @@ from deeppool.collocation.rank_channel import PROGRAM, RankChannel
 from deeppool.collocation.spinners import Spinners
 from deeppool.device.kinds import find_kind
 from deeppool.execution.ranks import Ranks
-from deeppool.graph.models.workloads import find_workload, save_model
+from deeppool.graph.models.workloads import check_buildable, save_model
 from deeppool.job import Job, Progress
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher, LocalLauncher
@@ -124,5 +124,5 @@ def _save_model(plan: Plan, folder: Path) -> str:
     """Makes the plan's model available to the ranks; returns its name."""
     if plan.origin is not None:
         return save_model(plan.origin.source, folder)
-    find_workload(plan.model)
+    check_buildable(plan.model)
     return plan.model

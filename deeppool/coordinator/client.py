@@ -16,7 +16,7 @@ from deeppool.coordinator.head import Head
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.coordinator.ray_connection import Joined
 from deeppool.errors import DeeppoolError, InvalidValueError, RunError
-from deeppool.graph.models.workloads import find_workload
+from deeppool.graph.models.workloads import check_buildable, find_workload
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.planning.renumber_gpus import renumber_gpus
@@ -156,7 +156,7 @@ class Coordinator:
                 f"{min_ranks}"
             )
         if job is None:
-            find_workload(plan.model)
+            check_buildable(plan.model)
         work = Foreground(
             plan=replace(renumber_gpus(plan), origin=None),
             job=None if job is None else pickled(job, "the job"),

@@ -104,6 +104,14 @@ def test_a_training_without_imbalance_needs_no_partial_all_reduces_and_one_with_
     assert "EagerSGD" in of("partial all-reduces", unlike).next_step
 
 
+def test_idle_time_of_a_training_gets_a_background_by_the_command_that_has_its_job(plan: Plan) -> None:
+    # deeppool run cannot make a model that the job has as an object.
+    training = replace(dp.load(RECORDED / "training.json"), background=(), ranks=plan.gpus)
+    found = of("collocation", training, replace(plan, gpu_seconds=plan.iteration_time))
+    assert "the plan leaves 50% of the time idle" in found.evidence
+    assert found.next_step == "deeppool train 'my plan.json' package.module:job --steps N --background resnet18"
+
+
 def test_only_runs_and_trainings_have_a_card(plan: Plan) -> None:
     assert text_with_card(plan) == plan.explain()
     run = run_of()

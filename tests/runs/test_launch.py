@@ -333,10 +333,18 @@ def test_invalid_arguments_are_refused_before_a_process_starts(
     assert phrase in str(caught.value)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"background": "vgg99"}])
-def test_an_unknown_model_is_refused_before_a_process_starts(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, r"unknown model '.*given as an object, train it \(deeppool train PLAN package\.module:job\)"),
+        ({"background": "vgg99"}, r"unknown model 'vgg99'.*is package\.module:callable\)$"),
+    ],
+)
+def test_an_unknown_model_is_refused_before_a_process_starts(
+    arguments: dict, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("deeppool.processes.launcher.ManagedProcess", None)
-    with pytest.raises(CaptureError, match="unknown model"):
+    with pytest.raises(CaptureError, match=told):
         dp.launch(two_layer_plan(), **arguments)
 
 

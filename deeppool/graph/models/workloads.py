@@ -96,6 +96,23 @@ def find_workload(reference: str) -> Workload:
     )
 
 
+def check_buildable(model: str) -> None:
+    """Checks that a process can make the model of a plan from its name, which may be that of a class of the user's.
+
+    Raises:
+        CaptureError: it cannot.
+    """
+    try:
+        find_workload(model)
+    except CaptureError as error:
+        if ":" in model:
+            raise
+        raise CaptureError(
+            f"{error}; if the plan is of a model that was given as an object, train it (deeppool train PLAN "
+            "package.module:job), or profile the function that makes it, by package.module:callable"
+        ) from error
+
+
 def similar_names(reference: str) -> list[str]:
     """Returns names of models that an unknown name may have been meant for, the most similar first."""
     known = [name for names in FAMILIES.values() for name in names()]
