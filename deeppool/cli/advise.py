@@ -13,8 +13,9 @@ def advise(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), your "
-            "own model as package.module:callable, or a profile: a file, or the name of a shipped one (vgg16-h200, …)."
+            "own model as package.module:callable, or a profile: a file, or the name of a shipped one (vgg16-h200, …).",
         ),
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],

@@ -23,7 +23,7 @@ cluster = typer.Typer(
     "`deeppool cluster cancel 2`\n\n"
     "`deeppool cluster stop`",
 )
-JobNumber = Annotated[int, typer.Argument(help="Job number, as printed by submit and status.")]
+JobNumber = Annotated[int, typer.Argument(metavar="JOB", help="Job number, as printed by submit and status.")]
 
 
 @cluster.command()

@@ -79,9 +79,9 @@ def _list(names: list[str], folder: Path | None, as_json: bool) -> None:
 
 
 def lab(
-    folder: Annotated[Path, typer.Argument(help="Folder of your copies of the notebooks; created if missing.")] = Path(
-        "deeppool-notebooks"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of your copies of the notebooks; created if missing.")
+    ] = Path("deeppool-notebooks"),
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port to listen on; by default the first free one from 8888.")
     ] = None,

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 def train(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan for the job's model.")],
-    job: Annotated[str, typer.Argument(help="package.module:callable that returns a deeppool.TrainingJob.")],
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="package.module:callable that returns a deeppool.TrainingJob.")
+    ],
     steps: Annotated[int, typer.Option(help="Total number of updates, including those before a resumed checkpoint.")],
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; the training resumes from the latest one.")
@@ -105,7 +107,11 @@ def train(
         if output is not None:
             serialization.check_writable(output)
         plan = serialization.read(plan_file, Plan)
-        kept = f"what was saved is in {checkpoints}" if checkpoints else "nothing was saved (give --checkpoints)"
+        kept = (
+            f"the same command goes on from the last checkpoint in {checkpoints}, one every {checkpoint_every} updates"
+            if checkpoints
+            else "nothing was saved (give --checkpoints)"
+        )
         with progress(f"interrupted; every process of the training was ended, {kept}") as report:
             record = run(
                 plan,

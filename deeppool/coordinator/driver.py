@@ -145,9 +145,7 @@ class Driver:
         while work.steps is None or min(done.values()) < work.steps:
             process, message = inbox.get()
             if message is None:
-                raise ProcessDiedError(
-                    f"{process.name} {process.exit_reason()} (submit it again, or see its last output)"
-                )
+                raise ProcessDiedError(f"{process.name} {process.exit_reason()} (submit it again)")
             if message["event"] == "trained":
                 clocks, _, losses = zip(*message["log"], strict=True)
                 done[process] += len(losses) - 1

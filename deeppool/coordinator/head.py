@@ -79,9 +79,8 @@ class Head:
         """Adds a job to the queue; returns its number."""
         have = len(self._gpus.living())
         if gpu_count > have:
-            raise InvalidValueError(
-                f"the job needs {gpu_count} GPUs, the cluster has {have} (plan with --gpus {have}, or add a node)"
-            )
+            fewer = f"plan with --gpus {have}" if role == "foreground" else f"at most --gpus {have}"
+            raise InvalidValueError(f"the job needs {gpu_count} GPUs, the cluster has {have} ({fewer}, or add a node)")
         if isinstance(work, Foreground) and work.plan.device != self._device:
             raise InvalidValueError(
                 f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"

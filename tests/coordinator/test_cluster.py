@@ -265,7 +265,9 @@ def test_the_shell_submits_a_model_by_its_name_and_cancels_what_waits(
 
 
 def test_what_cannot_run_is_refused_at_once(coordinator: dp.Coordinator) -> None:
-    with pytest.raises(InvalidValueError, match="the job needs 3 GPUs, the cluster has 2"):
+    with pytest.raises(
+        InvalidValueError, match=r"the job needs 3 GPUs, the cluster has 2 \(at most --gpus 2, or add a node\)"
+    ):
         coordinator.submit_background(SMALL, gpus=3)
     with pytest.raises(InvalidValueError, match="steps must be at least 1, got 0"):
         coordinator.submit(make_plan(2), make_job(), steps=0)

@@ -345,7 +345,10 @@ def test_an_interrupted_command_resumes_bit_for_bit(what: signal.Signals, tmp_pa
         launcher.send_signal(what)
         _, error = launcher.communicate(timeout=END_SECONDS)
     assert launcher.returncode == 1
-    assert error == (f"error: interrupted; every process of the training was ended, what was saved is in {folder}\n")
+    assert error == (
+        "error: interrupted; every process of the training was ended, the same command goes on from the last "
+        f"checkpoint in {folder}, one every 2 updates\n"
+    )
     wait_until(lambda: all(map(gone, everything)), END_SECONDS, "the end of all")
     assert not list(folder.glob(f"*{PARTIAL}"))
     done = int(latest(folder).name.removeprefix("step-"))
