@@ -20,27 +20,33 @@ NOTICEABLE = 0.05
 """Slowdown of a foreground without a bound from which it should get one."""
 
 
-def text_with_card(record: Any, plan: Plan | None = None, plan_file: str = "plan.json") -> str:
+def text_with_card(
+    record: Any, plan: Plan | None = None, plan_file: str = "plan.json", background: str | None = None
+) -> str:
     """Returns the text of a record, and below it the card if it is a run or a training.
 
     Args:
         record: record of any kind.
         plan: plan that ran, with the prediction of DDP; None: unknown.
         plan_file: its file, for the next steps.
+        background: what a command calls the background of a run; None: its model.
     """
-    findings = findings_of(record, plan, plan_file)
+    findings = findings_of(record, plan, plan_file, background)
     if not findings:
         return text_of(record)
     return "\n".join([text_of(record), "", *card_lines(findings, [finding.next_step for finding in findings])])
 
 
-def findings_of(record: Any, plan: Plan | None = None, plan_file: str = "plan.json") -> tuple[Finding, ...]:
+def findings_of(
+    record: Any, plan: Plan | None = None, plan_file: str = "plan.json", background: str | None = None
+) -> tuple[Finding, ...]:
     """Returns what a run or a training shows of each technique; records of other kinds show nothing.
 
     Args:
         record: record of any kind.
         plan: as in :func:`text_with_card`, as the file.
         plan_file: its file.
+        background: as in :func:`text_with_card`.
     """
     file = shlex.quote(plan_file)
     found: list[Finding | None] = []
@@ -51,8 +57,8 @@ def findings_of(record: Any, plan: Plan | None = None, plan_file: str = "plan.js
         planned = record.plan_iteration_time if record.plan_update_time else None
         found = [
             _burst_parallelism(record, alone, planned, plan, file, replan),
-            _collocation(record, file),
-            _slowdown_bound(record, file),
+            _collocation(record, file, background),
+            _slowdown_bound(record, file, background),
         ]
     elif isinstance(record, TrainingRecord):
         replan = "dp.train(plan, job, steps=N, replan_after=100, profile=profile), which plans again as it measures"
@@ -103,22 +109,23 @@ def _burst_parallelism(
     return Finding("burst parallelism", verdict, gain, evidence, step)
 
 
-def _collocation(run: RunRecord, file: str) -> Finding:
+def _collocation(run: RunRecord, file: str, name: str | None) -> Finding:
     """Judges the background of a run, or the idle time that waits for one."""
     if run.background is None:
         idle = run.foreground.alone.idle_share
         evidence = f"no background ran; ranks are idle {', '.join(f'{share:.0%}' for share in idle)} of the time"
         return _without_background(fmean(idle), evidence, f"deeppool run {file} --background resnet18 --seconds 60")
+    name = name or run.background.model
     found = collocation_of(run)
     bounded = run.sharing is not None and run.sharing.max_slowdown is not None
     steps: dict[Verdict, str] = {
         "yes": f"deeppool train {file} package.module:job --steps N --background package.module:other",
         "no": "run the second job on GPUs of its own",
-        "unknown": f"deeppool run {file} --background {run.background.model} --seconds N, longer: the interval narrows",
+        "unknown": f"deeppool run {file} --background {name} --seconds N, longer: the interval narrows",
     }
     step = steps[found.verdict]
     if not bounded and run.foreground.slowdown > NOTICEABLE:
-        step = f"deeppool run {file} --background {run.background.model} --policy feedback --max-slowdown 0.01"
+        step = f"deeppool run {file} --background {name} --policy feedback --max-slowdown 0.01"
     return Finding("collocation", found.verdict, found.total, found.why, step)
 
 
@@ -128,7 +135,7 @@ def _without_background(idle: float, evidence: str, step: str) -> Finding:
     return Finding("collocation", "unknown", None, evidence, step)
 
 
-def _slowdown_bound(run: RunRecord, file: str) -> Finding | None:
+def _slowdown_bound(run: RunRecord, file: str, name: str | None) -> Finding | None:
     """Judges whether the requested bound was kept; None: none was requested."""
     bound = None if run.sharing is None else run.sharing.max_slowdown
     if bound is None or run.background is None:
@@ -136,7 +143,7 @@ def _slowdown_bound(run: RunRecord, file: str) -> Finding | None:
     slowdown, margin = run.foreground.slowdown, run.foreground.slowdown_margin
     within = "" if margin is None else f" ± {100 * margin:.1f}"
     evidence = f"slowdown {format_percent(slowdown)}{within}, at most {format_percent(bound)} were allowed"
-    again = f"deeppool run {file} --background {run.background.model} --max-slowdown {bound:g}"
+    again = f"deeppool run {file} --background {name or run.background.model} --max-slowdown {bound:g}"
     if margin is None or abs(slowdown - bound) <= margin:
         evidence += "; one round has no interval" if margin is None else "; the interval contains the bound"
         return Finding(

@@ -115,7 +115,7 @@ def run(
             )
         try:
             file = what if is_file(what) else "plan.json"
-            show(record, as_json, lambda: text_with_card(record, chosen, file), output=output)
+            show(record, as_json, lambda: text_with_card(record, chosen, file, background), output=output)
         finally:
             if perfetto is not None:
                 write_trace(perfetto, record.plan_timeline, record.timeline)

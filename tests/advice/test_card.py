@@ -82,6 +82,15 @@ def test_both_jobs_together_decide_about_collocation_and_a_slow_foreground_gets_
     assert of("collocation", slow).next_step.endswith("--policy feedback --max-slowdown 0.01")
 
 
+def test_next_steps_name_the_background_as_the_command_did() -> None:
+    # The model of a job is that of its class, which no command takes.
+    for changes in ({"slowdown": 1.0, "sharing": None}, {"slowdown": 0.3}, {"margin": None}):
+        steps = [each.next_step for each in findings_of(run_of(**changes), background="my.module:job")]
+        runs = [step for step in steps if step.startswith("deeppool run ")]
+        assert runs, changes
+        assert all(" --background my.module:job " in step for step in runs), runs
+
+
 def test_idle_ranks_wait_for_a_background_and_busy_ones_do_not() -> None:
     idle = run_of(background=None)
     assert "0%, 50%" in of("collocation", idle).evidence
