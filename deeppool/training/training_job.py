@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 LAUNCHED = "job.launched"
+MADE = {
+    "optimizer": "for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
+    "schedule": "for example lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)",
+    "dataset": "for example lambda: MyDataset(folder)",
+    "sampler": "for example lambda data: WeightedRandomSampler(data.weights, len(data))",
+}
+"""Examples of a job's functions, by its fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,14 @@ class Training:
     """Seed of weights, of the order of samples and of dropout's masks."""
 
     def __post_init__(self) -> None:
+        for name in ("optimizer", "schedule", "dataset", "sampler"):
+            function = getattr(self, name, None)
+            # An optimizer or a dataset itself is usual elsewhere.
+            if function is not None and not callable(function):
+                raise InvalidValueError(
+                    f"{name} must be a function that makes it in each rank, got a {type(function).__name__} "
+                    f"({MADE[name]})"
+                )
         object.__setattr__(self, "accumulation", whole_number("accumulation", self.accumulation))
         if self.clip_norm is not None:
             object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))

@@ -174,6 +174,8 @@ def _no_module(model: object) -> str:
     name = getattr(model, "__name__", "")
     got = f"'{name}'" if callable(model) and name else f"one of type {type(model).__name__}"
     hint = f"give what it returns: {name}()" if got == f"'{name}'" else "resnet50 is such a name"
+    if hasattr(model, "capture"):
+        hint = "give what its capture() returns"
     return f"a model is a torch.nn.Module, a model's name or package.module:callable, got {got} ({hint})"
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from deeppool.base.arguments import require
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.cluster.cluster import MAXIMUM_GPUS
@@ -115,6 +116,7 @@ def simulate(
     Raises:
         InvalidValueError: no iterations, speeds of more GPUs than the plan has, or a sample that takes no time.
     """
+    require(plan, Plan, "plan", maker="dp.plan")
     if background_sample_time is not None:
         background_sample_time = positive_number("background_sample_time", background_sample_time, "seconds per sample")
     times: tuple[float, ...] = ()
