@@ -15,7 +15,7 @@ from deeppool.execution.batch_norm import check_statistics
 from deeppool.graph.capture.appended_loss import Loss
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.placement import place_model
-from deeppool.graph.inputs import Dtypes, resolve, torch_dtype
+from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.models.workloads import find_workload, load_model
 from deeppool.graph.shapes import Shapes
@@ -65,6 +65,13 @@ def user_task(
     if plan is not None and plan.gpus > 1 and not job.synchronise_batch_norm:
         _check_no_sync_batch_norm(module)
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
+    if plan is not None and job.input_shape is not None:
+        own = _inputs(job.model, job.input_shape, job.input_dtype)
+        if [given.shape for given in own] != [given.shape for given in inputs]:
+            raise RunError(
+                f"the plan is of {plan.model} with samples of {describe(inputs)}, the job's samples are of "
+                f"{describe(own)} (profile what its capture() returns and plan with that, or give the job of the plan)"
+            )
     dataset = job.dataset()
     reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler, background=background)
     target = None if job.loss is None else example_target(dataset)
@@ -146,6 +153,13 @@ def _capture(
         granularity=granularity,
     )
     if plan is not None and captured.graph.fingerprint != plan.graph_fingerprint:
+        there, here = ([layer.name for layer in found.layers] for found in (plan, captured.graph))
+        if there != here:
+            raise RunError(
+                f"the plan is of another model, {plan.model} of layers {there[0]} … {there[-1]} ({len(there)}), and "
+                f"not of {captured.graph.model} of layers {here[0]} … {here[-1]} ({len(here)}) (profile and plan this "
+                "one, or give the job of the plan)"
+            )
         raise RunError(
             f"model {plan.model} has changed since the plan was made, or its loss: the graph is "
             f"{captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"

@@ -1,11 +1,13 @@
 """What a rank refuses before it trains: a BatchNorm without a variance, or one that is not what its model says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import deeppool as dp
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.training_task import user_task
 from tests.strategies import profile_from_times
 
@@ -50,3 +52,26 @@ def test_a_synchronised_batch_norm_of_the_model_is_not_taken_for_one_of_shards()
         check(model, batch=8, gpus=2)
     check(model, batch=8, gpus=2, synchronise_batch_norm=True)
     check(model, batch=8, gpus=1)
+
+
+def test_a_plan_of_another_job_is_refused_by_what_differs() -> None:
+    data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
+    job = dp.TrainingJob(
+        model=nn.Linear(4, 3),
+        input_shape=(4,),
+        dataset=lambda: data,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    graph = job.capture().graph
+    plan = dp.plan(profile_from_times(graph, [lambda samples: 1e-3 * samples] * len(graph.layers)), 2, 8)
+    user_task(job, 8, CPU, plan)
+    with pytest.raises(RunError, match=r"samples of shape \(4,\), the job's samples are of shape \(2, 2\)"):
+        user_task(replace(job, input_shape=(2, 2)), 8, CPU, plan)
+    deeper = replace(job, model=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)))
+    with pytest.raises(
+        RunError,
+        match=r"another model, Linear of layers linear … linear \(1\), and not of Sequential of layers 0 … 1 \(2\)",
+    ):
+        user_task(deeper, 8, CPU, plan)
+    with pytest.raises(RunError, match="model Linear has changed since the plan was made"):
+        user_task(replace(job, model=nn.Linear(4, 5)), 8, CPU, plan)
