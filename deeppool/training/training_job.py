@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.pickling import save_pickled
+from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 

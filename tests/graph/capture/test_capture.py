@@ -745,12 +745,6 @@ def test_a_shape_without_positive_integers_is_refused(shape):
         capture(nn.Linear(8, 2), shape)
 
 
-@pytest.mark.parametrize("model", [nn.Linear, lambda: nn.Linear(4, 2), None], ids=repr)
-def test_what_is_no_module_is_refused(model: object) -> None:
-    with pytest.raises(CaptureError, match=r"expected a torch.nn.Module or a name \(call what makes the module\)"):
-        capture(model, (4,))
-
-
 @pytest.mark.parametrize("seed", [1.5, True, "1", 2**64])
 def test_a_seed_that_torch_would_round_or_not_take_is_refused(seed: object) -> None:
     with pytest.raises(InvalidValueError, match="seed must be "):
