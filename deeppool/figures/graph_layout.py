@@ -82,7 +82,7 @@ class _LayoutBuilder:
             return self._place_region(block, lane, fork, join)
         free = lane
         # The longest branch continues in the same lane: in a residual block the shortcut moves aside.
-        for branch in sorted(block.branches, key=lambda branch: -len(list(layers_of(branch)))):
+        for branch in sorted(block.branches, key=lambda branch: -len(layers_of(branch))):
             free += self.place(branch, free, fork, join)
         if block.direct:
             self.edge_lanes[fork, join] = free

@@ -19,13 +19,14 @@ series-parallel and becomes a :class:`NonSeriesParallel` region.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 
 INPUT = -1
 """Virtual fork before the first layers: data is loaded where it is needed, at no cost."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Series:
     """Layers that follow one another; between two of them lies an edge, a block or a non-series-parallel region."""
 
@@ -35,14 +36,23 @@ class Series:
     tail: "ParallelBlock | None" = None
     """Branches after the last layer, which end at the join outside."""
 
+    @cached_property
+    def _all_layers(self) -> tuple[int, ...]:
+        steps = ((*layers_of(block), layer) for layer, block in zip(self.layers, self.blocks, strict=True))
+        return (*chain.from_iterable(steps), *layers_of(self.tail))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class ParallelBlock:
     """Branches between a fork and its join."""
 
     branches: tuple[Series, ...]
     direct: bool
     """The join reads the fork too, as a residual connection does."""
+
+    @cached_property
+    def _all_layers(self) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(map(layers_of, self.branches)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +80,11 @@ def _decompose(predecessors: tuple[tuple[int, ...], ...]) -> Series:
     return found
 
 
-def layers_of(part: Series | ParallelBlock | NonSeriesParallel | None) -> Iterator[int]:
-    """Yields all layers of a part of the tree, without the join of a block."""
-    if isinstance(part, NonSeriesParallel):
-        yield from part.layers
-    elif isinstance(part, ParallelBlock):
-        for branch in part.branches:
-            yield from layers_of(branch)
-    elif part is not None:
-        for layer, block in zip(part.layers, part.blocks, strict=True):
-            yield from layers_of(block)
-            yield layer
-        yield from layers_of(part.tail)
+def layers_of(part: Series | ParallelBlock | NonSeriesParallel | None) -> tuple[int, ...]:
+    """Returns all layers of a part of the tree, without the join of a block."""
+    if part is None:
+        return ()
+    return part.layers if isinstance(part, NonSeriesParallel) else part._all_layers
 
 
 def parts_of(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[Series | ParallelBlock | NonSeriesParallel]:

@@ -45,6 +45,9 @@ def climb(plan: Placement, permitted: Permitted) -> Placement:
                 changed = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
                 if not _fits(other, plan, layers, start) or not permitted(other, changed):
                     continue
+                if start is None:
+                    # The same branches run side by side.
+                    vars(other).update(order=plan.order, free_widths=plan.free_widths)
                 cancellation.check()
                 left -= 1
                 if other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN):
@@ -73,7 +76,7 @@ def _places(plan: Placement) -> Iterator[Change]:
         inside = {(plan.starts[layer], plan.options[layer]) for layer in layers_of(block)}
         behind = {start + plan.costs.gpu_counts[option] for start, option in inside}
         for branch in block.branches:
-            layers = tuple(layers_of(branch))
+            layers = layers_of(branch)
             own = {(plan.starts[layer], plan.options[layer]) for layer in layers}
             counts = {option + step for _, option in own for step in (-1, 0, 1)} & set(every)
             for start, option in sorted({*inside, *itertools.product(behind, counts)} - own):

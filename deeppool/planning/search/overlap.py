@@ -169,7 +169,7 @@ def _by_flow_shop(
     costs: CostTable, tree: Series, limit: float | None, best: Placement, bound: float
 ) -> tuple[Placement, float]:
     """Returns the better of a plan and the fastest one in sequence, and of a bound and one that counts all-reduces."""
-    asked = costs, least_sync(costs), list(layers_of(tree)), limit
+    asked = costs, least_sync(costs), layers_of(tree), limit
     try:
         options, least = fastest_in_sequence(*asked, _time(best))
         if options is not None:

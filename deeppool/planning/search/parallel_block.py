@@ -259,7 +259,7 @@ class BlockSolver:
 
     def _least_times(self, block: ParallelBlock, widths: Sequence[int]) -> list[float]:
         """Returns per width of a group the seconds that the layers of the branches compute at least on all its GPUs."""
-        layers, counts = list(layers_of(block)), np.array(self.counts)
+        layers, counts = [*layers_of(block)], np.array(self.counts)
         works = (self.prices.own[layers] - self.prices.added[layers]) * counts
         return [float(works[:, counts <= width].min(axis=1).sum()) / width for width in widths]
 

@@ -247,7 +247,7 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
 )
 def test_labels_find_exactly_the_best_sequence(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
-    order = list(layers_of(definition.tree))
+    order = layers_of(definition.tree)
     times = {}
     for options in itertools.product(range(len(costs.gpu_counts)), repeat=len(order)):
         places = [(costs.gpu_counts[option], 0) for option in options]
