@@ -21,7 +21,7 @@ from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.search.hill_climbing import climb
+from deeppool.planning.search.hill_climbing import improve
 from deeppool.planning.search.label_sums import spread
 from deeppool.planning.search.labels import Plans
 from deeppool.planning.search.limited_costs import ROUNDING
@@ -132,7 +132,7 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     allowed = budget * (1 + TOLERANCE)
     best, bound = Placement(costs, *efficient.trace(efficient.within(budget))), efficient.bound(allowed)
     if best.iteration_time > bound * PROVED and best.gpu_seconds <= allowed:
-        best = climb(best, lambda plan, _: plan.gpu_seconds <= allowed)
+        best = improve([best], lambda plan, _: plan.gpu_seconds <= allowed)
     claim = certificate(max(1.0, best.iteration_time / bound))
     return SearchResult(best.options, best.starts, best.iteration_time, claim)
 

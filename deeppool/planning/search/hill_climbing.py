@@ -5,9 +5,13 @@ run and the all-reduces of branches that run side by side, of which the search i
 
     layers, one or several in a row      the next GPU count, or that of the layer before or after them
     a branch                             the GPUs of another one, or about as many as it has behind those of one
+
+Where no change makes the plan faster, some at random often lead to one from which others do (iterated local search:
+H. R. Lourenço, O. C. Martin and T. Stützle, Handbook of Metaheuristics, 2003).
 """
 
 import itertools
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from deeppool.base import cancellation
@@ -20,6 +24,10 @@ MOST_TIMED = 200_000
 """Layers to time at most, of all changes together."""
 LEAST_GAIN = 1e-4
 """Relative gain from which a change is made."""
+RANDOM_CHANGES = 2
+"""Changes at random before another climb, which looks near to them."""
+MOST_VAIN = 20
+"""Climbs in a row without gain after which no other one follows."""
 
 Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
@@ -27,32 +35,90 @@ Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
 
-def climb(plan: Placement, permitted: Permitted) -> Placement:
+def improve(plans: Iterable[Placement], permitted: Permitted) -> Placement:
+    """Returns the best plan of climbs from some plans, and from random changes of the best one.
+
+    Args:
+        plans: where to start; they are permitted.
+        permitted: whether a change is.
+    """
+    rng = random.Random(0)  # the same plan each time
+    best, vain = min((climb(plan, permitted) for plan in plans), key=_time), 0
+    while vain < MOST_VAIN:
+        other, near = best, set[int]()
+        for _ in range(RANDOM_CHANGES):
+            other, layers = _change_at_random(other, permitted, rng)
+            near |= _beside(layers)
+        other = climb(other, permitted, near)
+        vain = 0 if _faster(other, best) else vain + 1
+        best = min(best, other, key=_time)
+    return best
+
+
+def _change_at_random(plan: Placement, permitted: Permitted, rng: random.Random) -> tuple[Placement, Collection[int]]:
+    """Returns a plan with one change, and its layers."""
+    changes = [*_counts(plan), *_places(plan)]
+    rng.shuffle(changes)
+    for change in changes:
+        other = _changed(plan, change, permitted)
+        if other is not None:
+            return other, change[0]
+    return plan, ()
+
+
+def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None) -> Placement:
     """Returns a plan that no small change makes faster, or the best one of the changes that are tried.
 
     Args:
         plan: where to start; it is permitted.
         permitted: whether a change is.
+        near: layers near to which to look for changes, and where there are some near to those; None: anywhere.
     """
     left, before = MOST_TIMED // len(plan.options), None
     while plan is not before:
         before = plan
         for changes in (_counts, _places):
-            for layers, option, start in list(changes(plan)):
+            for change in list(changes(plan)):
+                if near is not None and near.isdisjoint(change[0]):
+                    continue
                 if not left:
                     return plan
-                other = plan.with_option(layers, option, start)
-                changed = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
-                if not _fits(other, plan, layers, start) or not permitted(other, changed):
+                other = _changed(plan, change, permitted)
+                if other is None:
                     continue
-                if start is None:
-                    # The same branches run side by side.
-                    vars(other).update(order=plan.order, free_widths=plan.free_widths)
                 cancellation.check()
                 left -= 1
-                if other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN):
+                if _faster(other, plan):
                     plan = other
+                    if near is not None:
+                        near |= _beside(change[0])
     return plan
+
+
+def _beside(layers: Collection[int]) -> set[int]:
+    """Returns layers with those before and after them."""
+    return {layer + step for layer in layers for step in (-1, 0, 1)}
+
+
+def _changed(plan: Placement, change: Change, permitted: Permitted) -> Placement | None:
+    """Returns a plan with a change, None where that is not permitted or GPUs would be used twice."""
+    layers, option, start = change
+    other = plan.with_option(layers, option, start)
+    touched = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
+    if not _fits(other, plan, layers, start) or not permitted(other, touched):
+        return None
+    if start is None:
+        # The same branches run side by side.
+        vars(other).update(order=plan.order, free_widths=plan.free_widths)
+    return other
+
+
+def _faster(other: Placement, plan: Placement) -> bool:
+    return other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN)
+
+
+def _time(plan: Placement) -> float:
+    return plan.iteration_time
 
 
 def _counts(plan: Placement) -> Iterator[Change]:

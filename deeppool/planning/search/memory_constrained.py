@@ -39,7 +39,7 @@ from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.efficient_plans import efficient_plans, search_within
-from deeppool.planning.search.hill_climbing import climb, keep_limit
+from deeppool.planning.search.hill_climbing import improve, keep_limit
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import PROVED, search_overlapping, uniform_plans
 from deeppool.planning.search.search import SearchResult, search
@@ -84,7 +84,7 @@ def search_fitting(
         return within and problem.fits(plan)
 
     if best.iteration_time > bound * PROVED:
-        best = climb(best, permitted)
+        best = improve([best], permitted)
     factor = best.iteration_time / bound
     claim = certificate(1.0 if factor <= 1 + TOLERANCE else factor)
     return SearchResult(best.options, best.starts, best.iteration_time, claim)

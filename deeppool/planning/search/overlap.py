@@ -65,7 +65,7 @@ from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock
 from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
-from deeppool.planning.search.hill_climbing import climb, keep_limit
+from deeppool.planning.search.hill_climbing import improve, keep_limit
 from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
@@ -142,7 +142,7 @@ def _improved(
         other = Placement(costs, divided.choices, divided.starts)
         if permitted(other, range(len(other.options))):
             starts.append(other)
-    return min((climb(plan, permitted) for plan in dict.fromkeys(starts)), key=_time)
+    return improve(dict.fromkeys(starts), permitted)
 
 
 def _near_powers(costs: CostTable) -> list[int]:
