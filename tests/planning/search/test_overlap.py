@@ -168,6 +168,16 @@ def test_a_branch_that_cannot_hide_its_all_reduce_stays_on_one_gpu():
     assert search_overlapping(costs, None).iteration_time == pytest.approx(0.011)
 
 
+def test_branches_leave_the_gpu_that_updates_most_together():
+    """Updates take 1, 1 and 5 s: with both branches on GPU 1 an iteration takes 5 s and 6 ms, with one of them 6 s."""
+    graph = make_graph([(), (), (0, 1)], parameter_bytes=[1, 1, 5])
+    measurements = [Measurement(layer.signature, (0.001,) * 2, (0.001,) * 2, (0.0,) * 2) for layer in graph.layers]
+    link = Link(1e15, 0.0, "by hand")
+    profile = make_profile(graph, measurements, (1, 2), update_per_byte=1.0)
+    made, _ = check((profile, Cluster(2, "by hand", 2, link, link), 2), None)
+    assert places_of(made) == [(1, 1), (1, 1), (1, 0)]
+
+
 @examples(60)
 @given(LARGER_PROBLEMS, st.sampled_from(LIMITS))
 def test_overlap_never_slows_the_best_plan(problem, limit):

@@ -146,6 +146,7 @@ class Definition:
     def _divisions(self, branches, room):
         """Per branch the first GPU and width of its group: in every grouping, every width and order of the groups.
 
+        One group of all may leave GPUs before it idle, too, but not a single branch beside a direct edge.
         Where no branch forks again a group needs no more GPUs than one of its layers, so its width is a GPU count.
         """
         found = {((0, room),) * len(branches)}
@@ -153,7 +154,7 @@ class Definition:
         widths = range(1, room) if any(len(part.branches) > 1 for part in inside) else self._counts(room)
         for lane_of in itertools.product(range(len(branches)), repeat=len(branches)):
             lanes = max(lane_of) + 1
-            if lanes > 1 and set(lane_of) == set(range(lanes)):
+            if len(branches) > 1 and set(lane_of) == set(range(lanes)):
                 for spans in self._laid_out(lanes, 0, room, widths):
                     found.add(tuple(spans[lane] for lane in lane_of))
         return found
