@@ -19,7 +19,7 @@ from deeppool.figures.arguments import require
 from deeppool.figures.formatting import gpu_ranges
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
-from deeppool.planning.report.explain import reason
+from deeppool.planning.report.explain import is_explained, reason
 from deeppool.units import format_seconds
 
 QUANTITIES: dict[str, tuple[str, Callable[[LayerAssignment], float]]] = {
@@ -94,6 +94,6 @@ def _attributes(plan: Plan, layer: LayerAssignment) -> dict[str, str]:
         **{part: format_seconds(getattr(layer, part)) for part in _TIMES if getattr(layer, part)},
         "amplification": f"{layer.amplification:.2f} ({limit})",
     }
-    if why := reason(layer, plan.gpu_counts):
+    if is_explained(plan.layers) and (why := reason(layer, plan.gpu_counts)):
         attributes["other GPU counts"] = why
     return attributes

@@ -301,7 +301,20 @@ def test_explain_states_the_gpus_of_a_branch_and_why_it_cannot_have_more():
     made = plan(*join_under_its_limit(), 1.6)
     line = next(line for line in made.explain().splitlines() if line.strip().startswith("layer1"))
     assert "2 (2–3)" in line
-    assert "4: other branches use these GPUs" in line
+    assert "4: no room from GPU 2 on" in line
+
+
+def test_explain_states_why_a_branch_on_the_last_gpu_cannot_have_more():
+    """Two branches of 1 s that more GPUs do not speed up: of the one on GPU 1 there is no other count to price."""
+    graph = make_graph([(), (0,), (0,), (1, 2)])
+    profile = profile_from_times(graph, [lambda b: 1e-3, lambda b: 1.0, lambda b: 1.0, lambda b: 1e-3])
+    made = plan(profile, Cluster(2), 2)
+    last = next(layer for layer in made.layers if layer.gpus == (1,))
+    assert last.alternatives == ()
+    line = next(line for line in made.explain().splitlines() if line.strip().startswith(last.name))
+    assert line.endswith("2: no room from GPU 1 on")
+    replanned = replace(made, layers=tuple(replace(layer, alternatives=()) for layer in made.layers))
+    assert "no room" not in replanned.explain()
 
 
 @examples(100)

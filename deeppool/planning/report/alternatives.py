@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from deeppool.errors import InvalidValueError
 from deeppool.planning.layer_assignment import AlternativeCost, LayerAssignment
 from deeppool.planning.plan import Plan
-from deeppool.planning.report.explain import over_limit_text, reason
+from deeppool.planning.report.explain import is_explained, over_limit_text, reason
 from deeppool.planning.report.tables import render, table
 from deeppool.units import format_seconds
 
@@ -81,7 +81,7 @@ def alternatives_of(plan: Plan, layer: str | None = None) -> PlanAlternatives:
             "(deeppool explain PLAN lists all of them)"
         )
     # One layer may have no other count; a plan always has, unless its alternatives were left out.
-    if len(plan.gpu_counts) > 1 and not any(x.alternatives for x in plan.layers):
+    if len(plan.gpu_counts) > 1 and not is_explained(plan.layers):
         raise InvalidValueError(
             f"the plan of {plan.model} holds no costs of other GPU counts "
             "(a replan leaves them out: plan again from its profile)"

@@ -22,11 +22,10 @@ def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple
     rows = table("layer", "GPUs", "time", "amplification", title=title)
     rows.columns[0].no_wrap = True
     rows.add_column("why not fewer, why not more")
+    explained = is_explained(layers)
     for layer in layers:
-        amplification = f"{layer.amplification:.2f}"
-        rows.add_row(
-            layer.name, _gpus_text(layer), format_seconds(layer.time), amplification, reason(layer, gpu_counts)
-        )
+        why = reason(layer, gpu_counts) if explained else ""
+        rows.add_row(layer.name, _gpus_text(layer), format_seconds(layer.time), f"{layer.amplification:.2f}", why)
     return render(rows, width=WIDTH)
 
 
@@ -37,14 +36,20 @@ def _gpus_text(layer: LayerAssignment) -> str:
     return f"{layer.gpu_count}{where if first else ''}"
 
 
+def is_explained(layers: Sequence[LayerAssignment]) -> bool:
+    """Returns whether the layers of a plan hold the costs of other GPU counts; those of a replan do not."""
+    return any(layer.alternatives for layer in layers)
+
+
 def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...]) -> str:
-    """Returns the next smaller and the next larger GPU count of a layer, and what speaks against each."""
+    """Returns the next smaller and the next larger GPU count of a layer of an explained plan, and their drawbacks."""
     smaller = [option for option in layer.alternatives if option.gpu_count < layer.gpu_count]
     larger = [option for option in layer.alternatives if option.gpu_count > layer.gpu_count]
     verdicts = [_verdict(layer, option) for option in (*smaller[-1:], *larger[:1])]
-    if layer.alternatives and not larger and layer.gpu_count < gpu_counts[-1]:
+    if not larger and layer.gpu_count < gpu_counts[-1]:
+        # Other branches use the GPUs behind its own, or these end with the node.
         more = min(count for count in gpu_counts if count > layer.gpu_count)
-        verdicts.append(f"{more}: other branches use these GPUs")
+        verdicts.append(f"{more}: no room from GPU {layer.gpus[0]} on")
     return "; ".join(verdicts)
 
 
