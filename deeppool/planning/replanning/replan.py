@@ -233,8 +233,10 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
     far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
     same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
+    over_limit = _over_limit(plan, TOLERANCE) if plan.search == "published" else ()
     return replace(
         plan,
+        over_limit=over_limit,
         profile_fingerprint=best.profile_fingerprint,
         extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
         iteration_time=iteration_time,

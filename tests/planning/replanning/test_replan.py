@@ -14,12 +14,14 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.check import check
 from deeppool.planning.replanning import replan as module
 from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.records import files
 from tests.costs.test_table import with_times_scaled
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.replanning.test_profile_correction import run_with
+from tests.planning.search.test_published import breaks_its_limit
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, places_of
 from tests.planning.searched import plan
 from tests.sampling import examples
@@ -160,6 +162,14 @@ def test_a_published_plan_that_is_not_the_best_one_claims_no_bound():
     again = replan(made, profile, live_of(made, 2.0))
     assert counts_of(again.after) != counts_of(made)
     assert (again.before.optimality, again.after.optimality) == ("heuristic", "heuristic")
+
+
+def test_a_published_plan_lists_the_layers_that_are_over_its_limit_at_the_new_times():
+    """Where layers compute for ten times as long, their transfers no longer bring one over the limit."""
+    made = plan(*breaks_its_limit(), 1.5, search="published")
+    again = replan(made, breaks_its_limit()[0], live_of(made, 10.0))
+    assert (made.over_limit, again.before.over_limit) == (("layer1",), ())
+    check(again.before, again.profile)
 
 
 @examples(60)
