@@ -25,7 +25,7 @@ all plans, fitting or not. A plan that may be far from it is improved by small c
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,7 +54,13 @@ SPREADS = (0.05, 0.3)
 
 
 def search_fitting(
-    costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, *, proving: bool = True
+    costs: CostTable,
+    limit: float | None,
+    scope: LimitScope,
+    memory: MemoryModel,
+    *,
+    proving: bool = True,
+    too_large: Sequence[Placement] = (),
 ) -> SearchResult:
     """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
@@ -64,6 +70,7 @@ def search_fitting(
         scope: see :class:`~deeppool.planning.plan.Plan`.
         memory: what plans hold; no plan is refused where it is unknown.
         proving: see :func:`~deeppool.planning.search.overlap.search_overlapping`; where its plan fits.
+        too_large: plans within the limit that are known not to fit.
 
     Raises:
         PlanError: nothing fits, or nothing was found to.
@@ -72,10 +79,10 @@ def search_fitting(
     capacity = costs.network.cluster.memory
     if capacity is None or not memory.known:
         return fastest
-    problem = _Problem(costs, memory, capacity)
-    if problem.fits(Placement(costs, fastest.choices, fastest.starts)):
+    problem, first = _Problem(costs, memory, capacity), Placement(costs, fastest.choices, fastest.starts)
+    if problem.fits(first):
         return fastest
-    found, bound = (problem.as_run if costs.overlap else problem.relaxed)(limit, scope)
+    found, bound = (problem.as_run if costs.overlap else problem.relaxed)(limit, scope, (*too_large, first))
     best = min(found, key=lambda plan: plan.iteration_time)
     bound = max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
 
@@ -128,9 +135,11 @@ class _Problem:
         budget = math.inf if limit is None else limit * self.costs.single_gpu_time * (1 + TOLERANCE)
         return scope == "layer" or plan.gpu_seconds <= budget
 
-    def as_run(self, limit: float | None, scope: LimitScope) -> tuple[list[Placement], float]:
+    def as_run(
+        self, limit: float | None, scope: LimitScope, too_large: Sequence[Placement]
+    ) -> tuple[list[Placement], float]:
         """Returns plans that keep the limit and fit, found without overlap and on the frontier; and no bound."""
-        alone = search_fitting(replace(self.costs, overlap=False), limit, scope, self.memory)
+        alone = search_fitting(replace(self.costs, overlap=False), limit, scope, self.memory, too_large=too_large)
         found = [Placement(self.costs, alone.choices, alone.starts)]
         if scope == "iteration":
             efficient = efficient_plans(self.costs)
@@ -143,7 +152,9 @@ class _Problem:
             )
         return fitting, -math.inf
 
-    def relaxed(self, limit: float | None, scope: LimitScope) -> tuple[list[Placement], float]:
+    def relaxed(
+        self, limit: float | None, scope: LimitScope, too_large: Sequence[Placement]
+    ) -> tuple[list[Placement], float]:
         """Returns plans that keep the limit and fit, and seconds that none of all such plans can beat."""
         of_layer = limit if scope == "layer" else None
         relaxation = self._relax(of_layer)
@@ -154,7 +165,7 @@ class _Problem:
         kept = [plan for plan in found if self.keeps(plan, limit, scope)]
         fitting = [plan for plan in kept if self.fits(plan)]
         if not fitting:
-            smallest = min(kept, key=lambda plan: self.memory.peak(plan.gpus))
+            smallest = min([*kept, *too_large], key=lambda plan: self.memory.peak(plan.gpus))
             side_by_side, certain = self.may_divide, relaxation.impossible and not self.may_divide
             request = smallest, self.memory, self.capacity, limit, scope
             raise PlanError(shortage_text(*request, certain=certain, side_by_side=side_by_side))

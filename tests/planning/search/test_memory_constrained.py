@@ -271,6 +271,17 @@ def test_refusal_names_the_gpu_the_layer_and_the_numbers():
     )
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_refusal_names_the_smallest_plan_although_its_branches_run_side_by_side(overlap):
+    """Branches of 1000 bytes take 1 ms on a GPU as on two: on a GPU each, which is fastest, one holds 3000 bytes."""
+    graph = make_graph([(), (0,), (0,), (1, 2)], None, [0, 1000, 1000, 0], [0] * 4)
+    problem = profile_from_times(graph, [lambda b: 1e-3] * 4), Cluster(2, "made by hand", 2, FREE, FREE), 2
+    assert plan(*problem, overlap_sync=overlap).memory[0].total == 3000
+    assert "in the smallest one GPU 0 needs 2.9 KiB, 1 B more than its" in refusal(
+        *problem, overlap_sync=overlap, memory=2999
+    )
+
+
 def test_a_refusal_states_when_only_another_optimizer_fits():
     # One sample takes 400 bytes, parameters and gradients 2000, momentum 1000.
     text = refusal(*small(3399))
