@@ -27,8 +27,8 @@ equal links :mod:`deeppool.costs.schedules` gives the same:
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from deeppool.cluster.cluster import Cluster
@@ -179,6 +179,15 @@ class Network:
             return self.cluster.measured.all_reduce_time(gpu_count, size)
         patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
         return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)
+
+    def all_reduce_time_over(self, gpus: Sequence[int], size: int) -> float:
+        """Returns the seconds to sum ``size`` bytes of gradients over some GPUs, in ascending order."""
+        node = self.cluster.gpus_per_node
+        if len(gpus) > node or gpus[0] // node == gpus[-1] // node or self.model == "measured":
+            return self.all_reduce_time(len(gpus), size)
+        # The first ones would be in one node: these are priced as if each were in a node of its own.
+        apart = replace(self, cluster=replace(self.cluster, gpus_per_node=1))
+        return apart.all_reduce_time(len(gpus), size)
 
     @property
     def performs_schedules(self) -> bool:

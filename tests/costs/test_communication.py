@@ -29,6 +29,15 @@ def test_ring_all_reduce_is_its_closed_form(gpus):
     assert Network(CLUSTER).all_reduce_time(gpus, size) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("model", ["ring", "halving-doubling", "hierarchical", "best", "paper"])
+def test_an_all_reduce_between_nodes_takes_the_slow_link_however_few_gpus_sum(model):
+    cluster = Cluster(8, "by hand", 4, Link(1e9, 0.0, "near"), Link(1e8, 0.0, "far"))
+    network, size = Network(cluster, model), 10**8
+    assert network.all_reduce_time_over((1, 3), size) == network.all_reduce_time(2, size) == pytest.approx(0.1)
+    assert network.all_reduce_time_over((1, 6), size) == pytest.approx(1.0)
+    assert network.all_reduce_time_over(range(8), size) == network.all_reduce_time(8, size)
+
+
 @pytest.mark.parametrize("gpus", [2, 3, 8, 16])
 def test_papers_all_reduce_is_one_transfer_of_the_gradients(gpus):
     link = FAST if gpus <= 8 else SLOW

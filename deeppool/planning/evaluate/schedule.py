@@ -135,7 +135,7 @@ def bucket_seconds(
     order: Order,
     gpus: Gpus,
     gradient_bytes: Sequence[int],
-    all_reduce_time: Callable[[int, int], float],
+    all_reduce_time: Callable[[GpuSet, int], float],
     tied: Mapping[tuple[int, ...], int] | None = None,
 ) -> list[float]:
     """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
@@ -147,22 +147,22 @@ def bucket_seconds(
         order: order of the layers, see :func:`order_of`.
         gpus: per layer its GPUs.
         gradient_bytes: per layer; of tied parameters for the first one.
-        all_reduce_time: seconds of an all-reduce, by number of GPUs and bytes.
+        all_reduce_time: seconds of an all-reduce, by its GPUs and bytes.
         tied: bytes of the parameters that several layers use, by these layers, the first one first.
     """
     seconds, shared = [0.0] * len(gpus), list(gradient_bytes)
     for users, size in (tied or {}).items():
-        counts = {len(gpus[layer]) for layer in users} | {len(set().union(*(gpus[layer] for layer in users)))}
-        if max(counts) > len(gpus[users[0]]):
+        summing = {gpus[layer] for layer in users} | {tuple(sorted(set().union(*(gpus[layer] for layer in users))))}
+        if max(map(len, summing)) > len(gpus[users[0]]):
             shared[users[0]] -= size
             # No less than over the GPUs of any of them, which is what bounds of plans count.
-            seconds[users[0]] += max(all_reduce_time(count, size) for count in counts)
+            seconds[users[0]] += max(all_reduce_time(used, size) for used in summing)
     for stage in stages_in_order(order, gpus):
         backward = [layer for layer in reversed(stage) if shared[layer]]
         for bucket in group_into_buckets([shared[layer] for layer in backward]):
             members = [backward[position] for position in bucket]
             together = sum(shared[layer] for layer in members)
-            seconds[members[-1]] += all_reduce_time(len(gpus[members[0]]), together)
+            seconds[members[-1]] += all_reduce_time(gpus[members[0]], together)
     return seconds
 
 

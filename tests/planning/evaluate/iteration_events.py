@@ -48,13 +48,14 @@ class _Iteration:
         found, layers = {}, self.definition.layers
         for layer, own in enumerate(layers):
             users = [
-                place for place, other in zip(self.places, layers, strict=True) if other.parameters == own.parameters
+                range(start, start + count)
+                for (count, start), other in zip(self.places, layers, strict=True)
+                if other.parameters == own.parameters
             ]
-            gpus = {gpu for count, start in users for gpu in range(start, start + count)}
+            gpus = set().union(*users)
             size = self.definition.gradient_bytes(layer)
             if size and len(gpus) > self.places[layer][0]:
-                counts = (len(gpus), min(gpus)), *users
-                found[layer] = max(self.definition.all_reduce(size, place) for place in counts)
+                found[layer] = max(self.definition.all_reduce(size, summing) for summing in (gpus, *users))
         return found
 
     def fill_buckets(self):
@@ -192,7 +193,7 @@ class _Iteration:
     def request(self, layer):
         """An all-reduce joins the queues of its GPUs."""
         count, start = self.places[layer]
-        seconds = self.definition.all_reduce(self.buckets.get(layer, 0), self.places[layer])
+        seconds = self.definition.all_reduce(self.buckets.get(layer, 0), range(start, start + count))
         seconds += self.wider.get(layer, 0.0)
         if seconds > 0:
             for gpu in range(start, start + count):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.baselines import data_parallel_time
@@ -30,6 +30,17 @@ def placed(edges, options, starts, node=8):
 
 def test_layer_of_a_chain_may_widen_to_all_gpus():
     assert placed([(), (0,)], (0, 3), (0, 0)).free_widths == (8, 8)
+
+
+def test_a_tied_parameter_of_branches_in_two_nodes_is_summed_between_nodes():
+    """1 s between nodes, 0.1 s in one; branch 2 is on GPU 1 of the first node, or on GPU 2 of the second one."""
+    graph = make_graph([(), (0,), (0,), (1, 2)], None, [0, 10**8, 10**8, 0])
+    layers = [replace(layer, parameters=("tied",)) if layer.parameter_bytes else layer for layer in graph.layers]
+    profile = profile_from_times(replace(graph, layers=tuple(layers)), [lambda b: 1e-3] * 4)
+    network = Network(Cluster(4, "by hand", 2, Link(1e9, 0.0, "near"), Link(1e8, 0.0, "far")))
+    costs = price(profile, network, 4, (1, 2, 4))
+    summed = [Placement(costs, (0,) * 4, (0, 0, gpu, 0)).layer_times[1].all_reduce for gpu in (1, 2)]
+    assert summed == pytest.approx([0.1, 1.0])
 
 
 def test_branches_in_sequence_may_widen_to_all_gpus():

@@ -78,19 +78,20 @@ class Definition:
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
-        return self.all_reduce(self.gradient_bytes(layer), place)
+        count, start = place
+        return self.all_reduce(self.gradient_bytes(layer), range(start, start + count))
 
     def gradient_bytes(self, layer):
         """Bytes of the layer's parameters, but nothing where an earlier layer has the same ones."""
         own = self.layers[layer]
         return 0 if any(own.parameters == other.parameters for other in self.layers[:layer]) else own.parameter_bytes
 
-    def all_reduce(self, size, place):
+    def all_reduce(self, size, gpus):
         """As measured, or a ring: 2 (g - 1) steps, each of a g-th of the bytes."""
-        count, start = place
+        count = len(gpus)
         if self.cluster.measured is not None:
             return self.cluster.measured.all_reduce_time(count, size) if size and count > 1 else 0.0
-        link = self._link(range(start, start + count))
+        link = self._link(gpus)
         return sum(link.latency + size / count / link.bandwidth for _ in range(2 * (count - 1))) if size else 0.0
 
     def times(self, places):
