@@ -12,11 +12,11 @@ H. R. Lourenço, O. C. Martin and T. Stützle, Handbook of Metaheuristics, 2003)
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE, amplification
-from deeppool.graph.series_parallel import branching_blocks, layers_of
+from deeppool.graph.series_parallel import Series, branching_blocks, layers_of
 from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.placement import Placement
 
@@ -153,15 +153,26 @@ def _fits(other: Placement, plan: Placement, layers: Iterable[int], start: int |
     """Returns whether all layers have GPUs that nothing else uses at the same time, where some are changed."""
     if start is None:
         return all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
-    # Branches that share a GPU run one after another, from one first GPU on.
+    if any(other.gpu_count(layer) > width for layer, width in enumerate(other.free_widths)):
+        return False
     groups = (
-        {other.starts[block.branches[number].layers[0]] for number in group}
+        [block.branches[number] for number in group]
         for block in branching_blocks(other.tree)
         for group in concurrent_branches(block, other.gpus)
     )
-    return all(other.gpu_count(layer) <= width for layer, width in enumerate(other.free_widths)) and all(
-        len(starts) == 1 for starts in groups
-    )
+    return all(_is_group(other, branches) for branches in groups)
+
+
+def _is_group(plan: Placement, branches: Sequence[Series]) -> bool:
+    """Returns whether branches that share a GPU start on one, on GPUs of one node or from the start of a node on.
+
+    The bounds of all plans count no other groups.
+    """
+    node = plan.costs.network.cluster.gpus_per_node
+    used = [plan.gpus[layer] for branch in branches for layer in layers_of(branch)]
+    first, last = min(gpus[0] for gpus in used), max(gpus[-1] for gpus in used)
+    near = first // node == last // node or first % node == 0
+    return near and {plan.starts[branch.layers[0]] for branch in branches} == {first}
 
 
 def keep_limit(limit: float | None, plan: Placement, layers: Iterable[int]) -> bool:

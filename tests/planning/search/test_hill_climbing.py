@@ -67,6 +67,17 @@ def test_branches_that_share_a_gpu_start_on_the_same_one(start, fits):
     assert hill_climbing._fits(plan.with_option([2], 0, start), plan, [2], start) is fits
 
 
+@pytest.mark.parametrize(("node", "fits"), [(4, True), (3, False)])
+def test_the_gpus_of_a_branch_that_forks_again_stay_in_one_node(node, fits):
+    """A branch on GPU 2 forks again: one of its ends may move to GPU 3 if that is in the same node."""
+    graph = make_graph([(), (), (0,), (0,), (1, 2, 3)])
+    measurements = [Measurement(layer.signature, (1.0,) * 3, (1.0,) * 3, (0.0,) * 3) for layer in graph.layers]
+    link = Link(1e9, 0.0, "by hand")
+    costs = costs_of(make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "by hand", node, link, link), 4)
+    plan = Placement(costs, (0, 1, 0, 0, 0), (2, 0, 2, 2, 0))
+    assert hill_climbing._fits(plan.with_option([3], 0, 3), plan, [3], 3) is fits
+
+
 def test_a_limit_forbids_a_change():
     """On two GPUs a layer takes 3 s, not 9, and its all-reduce 1 s: 8 / 9 of the GPU-seconds."""
     costs = layers([(1.0, 2.0)], [ALONE_BYTES], seconds_per_byte=1.0 / ALONE_BYTES)
