@@ -257,12 +257,15 @@ def _make_schedule(training: Training, optimizer: torch.optim.Optimizer | None) 
 
 
 def _required(function: Callable[..., object]) -> list[str]:
-    """Returns the names of the arguments without a default."""
+    """Returns the names of the arguments of a method without a default."""
     parameters = inspect.signature(function).parameters.values()
     return [
         each.name
         for each in parameters
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        # A schedule that was made with its optimizer has replaced the method by a function of it.
+        if each.default is each.empty
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        and each.name != "self"
     ]
 
 

@@ -245,6 +245,22 @@ def test_an_optimizer_has_the_groups_of_the_whole_model_and_the_parameters_of_it
     assert [parameter.tolist() for _, parameter in model] == [[1.0, 1.0], pytest.approx([0.8, 0.8]), [1.0, 1.0]]
 
 
+def test_a_schedule_may_be_made_with_its_optimizer() -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    update = update_of(
+        [parameter],
+        Training(optimizer=lambda named: optimizer, schedule=lambda made: schedule),
+        CpuDevice(),
+        scaled=False,
+    )
+    for _ in range(2):
+        parameter.grad = torch.ones(1)
+        update.step()
+    assert parameter.tolist() == [-0.5]
+
+
 def test_the_norm_of_complex_gradients_is_torchs() -> None:
     generator = torch.Generator().manual_seed(0)
     gradients = [torch.randn(3, dtype=dtype, generator=generator) for dtype in (torch.complex64, torch.float32)]
