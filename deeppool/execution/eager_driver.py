@@ -20,6 +20,7 @@ from deeppool.execution.eager_replica import Join
 from deeppool.execution.gradient_vector import GradientVector
 from deeppool.execution.partial_all_reduce import OneRankSum, PartialAllReduce, PartialSum
 from deeppool.execution.trainer import Trainer
+from deeppool.training.group_state import StepsOfSome
 from deeppool.training.step import Batch
 
 
@@ -79,6 +80,8 @@ class EagerDriver:
         self._average_every, self._latest = average_every, latest
         self._everywhere = len({stage.layout.gpus for stage in trainer.stages}) == 1
         self._vectors = list(self._join())
+        if (optimizer := trainer.update.optimizer) is not None:
+            self._steps = StepsOfSome(optimizer)
         self._calls = 0
         """Iterations so far: the number of the round that the next one is for."""
         self._updates = 0
@@ -156,12 +159,24 @@ class EagerDriver:
         shared.vector.put(each.total)
         with self._trainer.span("update", len(self._trainer.parts) - 1, "update"):
             assert rule.optimizer is not None, "a rank with parameters has an optimizer"
-            rule.optimizer.step()
+            self._step(rule.optimizer)
             rule.optimizer.zero_grad(set_to_none=True)
         if self._everywhere:
             self._finish(number + 1)
         if self._average_every and (number + 1) % self._average_every == 0:
             self._average([shared])
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._everywhere and len(self._vectors) == 1:
+            optimizer.step()
+            return
+        self._steps.begin()
+        if (found := self._steps.step()) and len(self._vectors) > 1:
+            raise InvalidValueError(
+                f"each step of {type(optimizer).__name__} changes '{min(found)}' of its groups, and eager-SGD makes a "
+                "step for each type of parameters and each set of GPUs (choose another optimizer, or parameters of one "
+                "type and a plan whose layers all have all GPUs)"
+            )
 
     def _finish(self, updates: int) -> None:
         """Moves the learning rate on to what follows a number of updates."""

@@ -17,6 +17,7 @@ import torch
 
 from deeppool.errors import InvalidValueError
 from deeppool.training.bucket import SPARSE
+from deeppool.training.group_state import StepsOfSome
 from deeppool.training.training_job import Training
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class Update:
         self._place, self._fetch, self._total = place, fetch, total
         # A rank that the plan gives no layer with parameters has nothing to update.
         self.optimizer = _make_optimizer(training, parameters, trained or parameters) if parameters else None
+        self._steps = None if self.optimizer is None else StepsOfSome(self.optimizer)
+        self.complete = trained is None or len(trained) == len(parameters)
+        """Whether a whole update has the gradients of all parameters of the model."""
         self._schedule = _make_schedule(training, self.optimizer)
         self._scale = LossScale(enabled=scaled)
         self.skips = 0
@@ -94,6 +98,8 @@ class Update:
         self._counted = counted
         self._waiting: set[torch.nn.Parameter] = set()
         """Parameters left in the update in progress; empty between updates."""
+        self._in_parts = False
+        """Whether the update in progress has begun with the gradients of some parameters."""
         self._made = True
         """Whether the update in progress is made, or the optimizer is left to decide."""
         self._made_before = False
@@ -136,10 +142,14 @@ class Update:
 
         Args:
             chosen: the parameters, each once per update. Default: all that are left of the update.
+
+        Raises:
+            InvalidValueError: the optimizer needs the gradients of all parameters in one step, and has those of some.
         """
         if not self._waiting:
             self.decide()
             self._waiting = set(self.parameters)
+            self._in_parts = False
             self._begin()
         now = self._waiting if chosen is None else self._waiting.intersection(chosen)
         if self.optimizer is not None and now:
@@ -148,7 +158,14 @@ class Update:
             for parameter, _ in later:
                 parameter.grad = None
             if self._made:
-                self.optimizer.step()
+                assert self._steps is not None
+                if self.complete and len(now) == len(self.parameters):
+                    self.optimizer.step()
+                else:
+                    if not self._in_parts:
+                        self._in_parts = True
+                        self._steps.begin()
+                    self._steps.step()
             # Of those that the user's optimizer leaves out, too.
             for parameter in now:
                 parameter.grad = None

@@ -1,13 +1,12 @@
 """Updates of some parameters at a time by any optimizer, with the settings of the moment at which they were due."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from deeppool.errors import InvalidValueError
+from deeppool.training.group_state import StepsOfSome, Values, changed_since, group_values, set_group_values
 
 
 class DeferredOptimizer:
@@ -22,7 +21,8 @@ class DeferredOptimizer:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise InvalidValueError("LBFGS evaluates all gradients several times in a step (take another optimizer)")
         self._optimizer = optimizer
-        self._settings: list[dict[str, Any]] = []
+        self._steps = StepsOfSome(optimizer)
+        self._settings: Values = []
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -31,34 +31,26 @@ class DeferredOptimizer:
 
     def keep_settings(self) -> None:
         """Keeps learning rates and the like: a schedule may change them before the update is complete."""
-        self._settings = [
-            {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
-            for group in self._optimizer.param_groups
-        ]
+        self._settings = group_values(self._optimizer)
+        self._steps.begin()
 
     def update(self, chosen: Sequence[nn.Parameter]) -> None:
-        """Updates some parameters by the kept settings, and clears their gradients."""
+        """Updates some parameters by the kept settings, and clears their gradients.
+
+        Raises:
+            InvalidValueError: the optimizer needs the gradients of all parameters in one step.
+        """
         # An optimizer leaves out what has no gradient.
         kept = [(each, each.grad) for each in set(self.parameters).difference(chosen) if each.grad is not None]
         for parameter, _ in kept:
             parameter.grad = None
-        with self._kept_settings():
-            self._optimizer.step()
+        current = group_values(self._optimizer)
+        try:
+            set_group_values(self._optimizer, self._settings)
+            self._steps.step()
+        finally:
+            set_group_values(self._optimizer, changed_since(self._settings, current))
         for parameter in chosen:
             parameter.grad = None
         for parameter, gradient in kept:
             parameter.grad = gradient
-
-    @contextmanager
-    def _kept_settings(self) -> Iterator[None]:
-        """Gives the groups the kept settings for a while."""
-        groups = self._optimizer.param_groups
-        current = [dict(group) for group in groups]
-        # A group that was added since has no update that is due.
-        for group, kept in zip(groups, self._settings, strict=False):
-            group.update({key: value for key, value in kept.items() if key != "params"})
-        try:
-            yield
-        finally:
-            for group, now in zip(groups, current, strict=True):
-                group.update(now)

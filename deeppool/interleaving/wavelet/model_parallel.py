@@ -77,6 +77,8 @@ class WaveletModelParallel:
         _check(job, captured, stages, communicator.ranks, device.kind)
         self.trainer = Trainer(captured, stages, communicator, job, precision, fuse_gradients=True, replay_graphs=False)
         """This rank's parts, their step and its spans."""
+        # A rank has gradients of the partitions that it keeps.
+        self.trainer.update.complete = False
         named = self.trainer.parameters
         self._weights = [
             WeightStream(
