@@ -102,8 +102,15 @@ class ScheduledTraining:
         """Updates the parameters from the gradients of the last backward, or leaves that to the next forward.
 
         Raises:
-            InvalidValueError: the optimizer trains parameters that did not train at first.
+            InvalidValueError: the optimizer trains parameters that did not train at first, or needs the gradients of
+                all of them in one step.
+            RunError: the model has had no forward.
         """
+        if self._times.last.ended is None:
+            raise RunError(
+                f"a step before the first forward of {type(self._model).__name__} with gradients: in it updates are "
+                "measured and completed (call the wrapped model itself, not its modules or other methods)"
+            )
         if new := sum(each not in self._names for each in self._deferred.parameters):
             raise InvalidValueError(
                 f"{new} parameters train that did not at first, and no transfer is planned for their gradients (wrap "
@@ -114,6 +121,8 @@ class ScheduledTraining:
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         else:
+            # The forward before has left what it did not call, whose update is by the settings of its own step.
+            self.drain()
             self._deferred.keep_settings()
             before, self._before = self._before, self._times.last
             if before is not None:

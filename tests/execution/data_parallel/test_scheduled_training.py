@@ -4,8 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
-from tests.execution.data_parallel.wrapped_rank import CASES, run
+from deeppool.collectives.perform.schedule_group import ScheduleGroup
+from deeppool.device.cpu import CpuDevice
+from deeppool.errors import RunError
+from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
+from tests.execution.data_parallel.wrapped_rank import CASES, CLUSTER, PREDICTED, run
 from tests.ranks import run_ranks
 
 EVERY = [case.name for case in CASES]
@@ -53,3 +60,51 @@ def test_parameters_are_those_of_one_process_on_any_number_of_ranks(counts: dict
             if case.clip_norm is None:
                 assert {bool(left) for left in found[0]["unfinished"]} == {False, True}
                 assert all(found[0]["unfinished"][-3:])
+
+
+class Alternating(nn.Module):
+    """Calls one of its modules in every forward, and the other one if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(2, 1), nn.Linear(2, 1)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(0.5)
+
+    def forward(self, values: torch.Tensor, both: bool) -> torch.Tensor:
+        found = self.always(values)
+        return found + self.sometimes(values) if both else found
+
+
+@pytest.fixture
+def group(tmp_path: Path):
+    dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
+    yield ScheduleGroup(CpuDevice(), range(1))
+    dist.destroy_process_group()
+
+
+def test_what_a_forward_leaves_out_is_updated_by_the_settings_of_its_own_step(group: ScheduleGroup) -> None:
+    """The learning rate is halved after each iteration."""
+    plain, planned = Alternating(), Alternating()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1.0) for model in (plain, planned)]
+    with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
+        for update in range(8):
+            for model in (plain, planned):
+                model(torch.ones(2), update % 2 == 0).square().sum().backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            training.step()
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["lr"] *= 0.5
+    for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_step_without_a_forward_of_the_model_itself_is_refused(group: ScheduleGroup) -> None:
+    model = Alternating()
+    training = ScheduledTraining(model, torch.optim.SGD(model.parameters(), lr=1.0), PREDICTED, CLUSTER, group)
+    model.always(torch.ones(2)).sum().backward()
+    with pytest.raises(RunError, match=r"a step before the first forward of Alternating .* not its modules"):
+        training.step()
+    training.close()
