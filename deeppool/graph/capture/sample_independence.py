@@ -46,6 +46,9 @@ def check_sample_independence(program: fx.GraphModule, name: str) -> None:
             if found is not None:
                 layouts[node] = tuple(found) if isinstance(node.meta["val"], tuple | list) else found[0]
                 node.meta[SAMPLES] = layouts[node]
+            elif isinstance(node.meta["val"], tuple | list):
+                # Each output is tried alone: of an embedding_bag the model reads the first one.
+                continue
             elif not (within or _is_integer(node)) or any(is_loss(user) for user in node.users):
                 raise _refusal(region[0], name)
 

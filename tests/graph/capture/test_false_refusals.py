@@ -273,6 +273,23 @@ class Mapped(nn.Module):
         return self.head(torch.vmap(self.body)(x))
 
 
+class FunctionalBag(nn.Module):
+    """Sums of rows of a table, in the model's own forward; offsets of the bags are other outputs of the operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(9, 8)), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(F.embedding_bag(x, self.table, mode="sum"))
+
+
+def test_a_bag_of_the_models_own_forward_is_captured():
+    captured = capture(FunctionalBag(), (4,), input_dtype=torch.int64)
+    x, y = torch.randint(9, (BATCH, 4)), torch.randint(3, (BATCH,))
+    torch.testing.assert_close(captured.program(x, y), F.cross_entropy(captured.source(x), y))
+
+
 def test_an_autograd_function_whose_backward_is_the_derivative_is_captured():
     names = [layer.name for layer in capture(Applies(Square), (8,)).graph.layers]
     assert names == ["body", "mul", "head"]
