@@ -3,6 +3,8 @@
 Each rank sends the others the count, mean and sum of squared deviations of its shard; the statistics of all
 follow from these exactly (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
 variance", The American Statistician 37, 1983). torch's own SyncBatchNorm does the same on CUDA only.
+
+An InstanceNorm normalises each sample alone, but its running statistics are of the mean over the samples.
 """
 
 import math
@@ -19,6 +21,7 @@ from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment
 
 BATCH_NORM = torch.ops.aten.batch_norm.default
+INSTANCE_NORM = torch.ops.aten.instance_norm.default
 
 
 class _Normalise(torch.autograd.Function):
@@ -86,15 +89,54 @@ class BatchNormOfGroup(nn.Module):
         return result.to(x.dtype)
 
 
-def synchronise_batch_norm(segment: Segment, group: Group) -> None:
-    """Puts a :class:`BatchNormOfGroup` in the place of every BatchNorm operator of a stage that trains."""
+class InstanceNormOfGroup(nn.Module):
+    """Replaces one InstanceNorm operator with running statistics in training."""
+
+    def __init__(self, constants: Sequence[Any], group: Group, share: float) -> None:
+        """Takes the operator's constants, the ranks that hold shards of its batch, and this one's share of it."""
+        super().__init__()
+        self.constants, self.group, self.share = constants, group, share
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        running_mean: torch.Tensor,
+        running_var: torch.Tensor,
+    ) -> torch.Tensor:
+        """Normalises as ``torch.nn.functional.instance_norm``; running statistics are of the samples of all ranks."""
+        result: torch.Tensor = INSTANCE_NORM(x, weight, bias, running_mean, running_var, *self.constants)
+        with torch.no_grad():
+            # Ranks start from the same statistics: the mean of theirs, weighted by samples, is that of the batch.
+            statistics = torch.stack([running_mean, running_var])
+            wide = statistics.to(torch.promote_types(statistics.dtype, torch.float32)) * self.share
+            self.group.all_reduce(wide).wait()
+            running_mean.copy_(wide[0])
+            running_var.copy_(wide[1])
+        return result
+
+
+def synchronise_batch_norm(segment: Segment, group: Group, share: float) -> None:
+    """Replaces the operators of a stage whose statistics in training are of all samples.
+
+    Args:
+        segment: the stage.
+        group: ranks that hold shards of its batch.
+        share: this rank's share of the samples.
+    """
     graph = segment.module.graph
     for node in list(graph.nodes):
-        if node.target is not BATCH_NORM or not node.args[5]:
+        if node.target is BATCH_NORM and node.args[5]:
+            *tensors, _, momentum, eps, _ = node.args
+            replaced: nn.Module = BatchNormOfGroup(momentum, eps, group)
+        elif node.target is INSTANCE_NORM and node.args[3] is not None and node.args[5]:
+            tensors, constants = list(node.args[:5]), node.args[5:]
+            replaced = InstanceNormOfGroup(constants, group, share)
+        else:
             continue
-        *tensors, _, momentum, eps, _ = node.args
         name = f"synchronised_{node.name}"
-        segment.module.add_submodule(name, BatchNormOfGroup(momentum, eps, group))
+        segment.module.add_submodule(name, replaced)
         with graph.inserting_before(node):
             replacement = graph.call_module(name, tuple(tensors))
         replacement.meta.update(node.meta)

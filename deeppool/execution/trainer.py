@@ -319,7 +319,8 @@ class Trainer:
     def _part(self, stage: Stage, segment: Segment, training: Training, replay_graphs: bool) -> Part:
         waits = training.synchronise_batch_norm and len(stage.layout.gpus) > 1
         if waits and self.rank in stage.layout.gpus:
-            synchronise_batch_norm(segment, self.gradient_sync.group(stage.layout.gpus))
+            share = len(stage.layout.shard(self.rank)) / stage.layout.batch
+            synchronise_batch_norm(segment, self.gradient_sync.group(stage.layout.gpus), share)
         return Part(
             stage.name,
             segment,

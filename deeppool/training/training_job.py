@@ -55,7 +55,7 @@ class Training:
     synchronise_batch_norm: bool = False
     """Whether BatchNorm's statistics are over all shards of the batch; False: over each shard, as in DDP.
 
-    Running statistics of an InstanceNorm are those of one rank's shards in either case; no update depends on them."""
+    So are the running statistics of an InstanceNorm, on which no update depends."""
     seed: int = 0
     """Seed of weights, of the order of samples and of dropout's masks."""
 
