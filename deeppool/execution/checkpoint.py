@@ -270,7 +270,7 @@ def _on_host(state: Any) -> Any:
         # torch.load takes them for code.
         return state.item()
     if isinstance(state, dict):
-        return {name: _on_host(value) for name, value in state.items()}
+        return {_on_host(name): _on_host(value) for name, value in state.items()}
     return type(state)(map(_on_host, state)) if type(state) in (list, tuple) else state
 
 

@@ -159,11 +159,19 @@ def test_a_plan_of_another_precision_scales_the_loss_as_it_would_without_a_check
     assert (fresh.update.scale.factor, fresh.update.scale.good) == (LossScale.INITIAL, 0)
 
 
-def test_numbers_of_numpy_in_options_and_schedules_are_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10)),
+        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, np.arange(1, 3)),
+    ],
+    ids=["values", "keys"],
+)
+def test_numbers_of_numpy_in_options_and_schedules_are_saved(schedule: Any, tmp_path: Path) -> None:
     rates = np.logspace(-2, -1, 2)
     choices: dict[str, Any] = {
         "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=rates[0], betas=(np.float64(0.8), 0.9)),
-        "schedule": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10)),
+        "schedule": schedule,
     }
     _, first = make_trainer(**choices)
     first.iterate([batch])
