@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 LAUNCHED = "job.launched"
-MADE = {
-    "optimizer": "for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
-    "schedule": "for example lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)",
-    "dataset": "for example lambda: MyDataset(folder)",
-    "sampler": "for example lambda data: WeightedRandomSampler(data.weights, len(data))",
+SUCH_AS = {
+    "dataset": "lambda: dataset",
+    "loss": "torch.nn.functional.mse_loss",
+    "optimizer": "lambda parameters: torch.optim.AdamW(parameters)",
+    "sampler": "lambda dataset: torch.utils.data.RandomSampler(dataset)",
+    "schedule": "lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)",
 }
-"""Examples of a job's functions, by its fields."""
+"""Examples of the functions of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +61,12 @@ class Training:
     """Seed of weights, of the order of samples and of dropout's masks."""
 
     def __post_init__(self) -> None:
-        for name in ("optimizer", "schedule", "dataset", "sampler"):
-            function = getattr(self, name, None)
-            # An optimizer or a dataset itself is usual elsewhere.
-            if function is not None and not callable(function):
-                raise InvalidValueError(
-                    f"{name} must be a function that makes it in each rank, got a {type(function).__name__} "
-                    f"({MADE[name]})"
-                )
         object.__setattr__(self, "accumulation", whole_number("accumulation", self.accumulation))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, None))
         if self.clip_norm is not None:
             object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))
+        _check_function(self, "optimizer", required=True)
+        _check_function(self, "schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +99,13 @@ class TrainingJob(Training):
     loader_workers: int = 0
     """Number of prefetching processes per rank; with 0 the rank itself loads."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "loader_workers", whole_number("loader_workers", self.loader_workers, 0))
+        _check_function(self, "dataset", required=True)
+        _check_function(self, "loss")
+        _check_function(self, "sampler")
+
     @property
     def model_name(self) -> str:
         """Name of the model, or of its class."""
@@ -121,6 +124,15 @@ class TrainingJob(Training):
             target=None if self.loss is None else example_target(self.dataset()),
             granularity=granularity,
             seed=self.seed,
+        )
+
+
+def _check_function(rule: Training, name: str, *, required: bool = False) -> None:
+    value = getattr(rule, name)
+    if not callable(value) and (required or value is not None):
+        raise InvalidValueError(
+            f"{name} must be a function, which each process calls, got a {type(value).__name__} "
+            f"(such as {SUCH_AS[name]})"
         )
 
 

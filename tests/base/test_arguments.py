@@ -46,27 +46,3 @@ def test_an_argument_of_another_type_says_how_to_get_the_right_one(call, told) -
 
 def test_what_has_its_type_is_taken() -> None:
     require(two_layer_plan(), object, "plan", maker="dp.plan")
-
-
-@pytest.mark.parametrize(
-    ("field", "told"),
-    [
-        (
-            "dataset",
-            "dataset must be a function that makes it in each rank, got a list (for example lambda: MyDataset(",
-        ),
-        (
-            "optimizer",
-            "optimizer must be a function that makes it in each rank, got a list (for example lambda parameters: ",
-        ),
-        (
-            "schedule",
-            "schedule must be a function that makes it in each rank, got a list (for example lambda optimizer: ",
-        ),
-        ("sampler", "sampler must be a function that makes it in each rank, got a list (for example lambda data: "),
-    ],
-)
-def test_a_job_takes_functions_that_make_its_parts(field, told) -> None:
-    given = {"model": "resnet18", "optimizer": job, "dataset": job}
-    with pytest.raises(InvalidValueError, match=re.escape(told)):
-        dp.TrainingJob(**{**given, field: [1, 2]})

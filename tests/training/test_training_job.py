@@ -1,0 +1,51 @@
+"""What a training's definition refuses before a process starts, and what it converts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import deeppool as dp
+from deeppool.errors import InvalidValueError
+
+DATA = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def make_job(**changes: Any) -> dp.TrainingJob:
+    choices: dict[str, Any] = {"dataset": lambda: DATA, "optimizer": lambda named: torch.optim.SGD(named, lr=0.1)}
+    return dp.TrainingJob(model=nn.Linear(2, 2), input_shape=(2,), **choices | changes)
+
+
+def test_whole_numbers_of_numpy_are_pythons() -> None:
+    job = make_job(seed=np.int64(5), accumulation=np.int32(2), loader_workers=np.int64(1))
+    assert [(type(value), value) for value in (job.seed, job.accumulation, job.loader_workers)] == [
+        (int, 5),
+        (int, 2),
+        (int, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"accumulation": 2.0}, "accumulation must be a whole number, got 2.0"),
+        ({"accumulation": 0}, "accumulation must be at least 1, got 0"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
+        ({"loader_workers": -1}, "loader_workers must be at least 0, got -1"),
+        ({"dataset": DATA}, "dataset must be a function, which each process calls, got a TensorDataset"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))])}, "optimizer must be a function, .* got a SGD"),
+        ({"sampler": torch.utils.data.SequentialSampler(DATA)}, "sampler must be a function, .* a SequentialSampler"),
+        ({"schedule": [1, 2]}, "schedule must be a function, .* got a list"),
+        ({"loss": "mse"}, "loss must be a function, .* got a str"),
+    ],
+)
+def test_what_is_no_function_or_number_is_refused(changes: dict[str, Any], phrase: str) -> None:
+    with pytest.raises(InvalidValueError, match=phrase):
+        make_job(**changes)
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(InvalidValueError, match="model must be a module or the name of one, got the class Linear"):
+        dp.capture(nn.Linear, (2,))  # type: ignore[arg-type]
