@@ -11,10 +11,14 @@ from torch import fx
 from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.grouping import operator_name
 from deeppool.graph.capture.index_ranges import value_count
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.units import format_bytes
+
+DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+"""Operators whose masks depend on the sample and not on the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,17 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
             f"{_count(len(normalised), 'layer')} with BatchNorm: where one is split over GPUs, each takes the "
             "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
         )
+    drawing = [
+        layer.name
+        for layer, group in zip(graph.layers, captured.nodes, strict=True)
+        if any(_draws_on_each_rank(node) for node in group)
+    ]
+    if drawing:
+        yield (
+            f"{_count(len(drawing), 'layer')} ({_some(tuple(drawing))}) with random numbers inside an operator, as the "
+            "dropout of fused attention or of an LSTM: each GPU draws its own, as in DDP, and a training depends on "
+            "the plan (self_attn.dropout = 0.0 turns that off; an nn.Dropout does not depend on it)"
+        )
     for layer, group in zip(graph.layers, captured.nodes, strict=True):
         modules = _joined_by_second_dim(group, captured.batch_symbols)
         if len(modules) > 1:
@@ -138,6 +153,22 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
             f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators, because no batch "
             "dimension separates the samples between these"
         )
+
+
+def _draws_on_each_rank(node: fx.Node) -> bool:
+    """Whether an operator draws random numbers, other than a dropout, whose masks runs draw for each sample."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    if operator_name(node) in DROPOUT:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    given = {argument.name: argument.default_value for argument in target._schema.arguments}
+    given |= dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    if not given.get("train", True) or not given.get("training", True):
+        return False
+    probability = given.get("dropout_p", given.get("dropout"))
+    return probability is None or probability > 0
 
 
 def _joined_by_second_dim(group: tuple[fx.Node, ...], symbols: frozenset[str]) -> tuple[str, ...]:

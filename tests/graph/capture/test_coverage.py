@@ -54,6 +54,31 @@ def test_a_fully_covered_model_has_no_warning():
     assert "100 % of " in str(found)
 
 
+class Encoder(nn.Module):
+    """Dropout of modules, and inside fused attention and a GRU."""
+
+    def __init__(self, attention, recurrent):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder.self_attn.dropout = attention
+        self.gru, self.head = nn.GRU(8, 8, 2, dropout=recurrent, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.gru(self.encoder(x))[0][:, -1])
+
+
+@pytest.mark.parametrize(("attention", "recurrent", "layers"), [(0.0, 0.0, 0), (0.1, 0.0, 1), (0.1, 0.2, 2)])
+def test_layers_whose_random_numbers_depend_on_the_plan_are_named(attention, recurrent, layers):
+    found = [
+        sentence for sentence in coverage(capture(Encoder(attention, recurrent), (4, 8))).warnings if "DDP" in sentence
+    ]
+    assert len(found) == bool(layers)
+    if layers:
+        assert found[0].startswith(f"{layers} layer")
+        assert ("gru" in found[0]) == (layers == 2)
+        assert "each GPU draws its own" in found[0]
+
+
 def test_batch_norm_in_training_and_evaluation_mode_are_reported():
     (sentence,) = coverage(capture(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), (8,))).warnings
     assert sentence.startswith("1 layer with BatchNorm")
