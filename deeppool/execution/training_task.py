@@ -59,11 +59,17 @@ def user_task(
         CaptureError: the model cannot become a graph.
         RunError: it is not the plan's any more.
         InvalidValueError: the dataset has no positions, too few samples, or no target, or the sampler does not fit; or
-            a shard is too small for its BatchNorm, or the model has a SyncBatchNorm that the job does not ask for.
+            a shard is too small for its BatchNorm, or the model has a SyncBatchNorm that the job does not ask for, or
+            nothing to train.
     """
     module = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
     if plan is not None and plan.gpus > 1 and not job.synchronise_batch_norm:
         _check_no_sync_batch_norm(module)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InvalidValueError(
+            f"no parameter of {type(module).__name__} requires a gradient: nothing would train "
+            "(requires_grad_(True) on those that shall)"
+        )
     inputs = plan.inputs if plan else _inputs(job.model, job.input_shape, job.input_dtype)
     if plan is not None and job.input_shape is not None:
         own = _inputs(job.model, job.input_shape, job.input_dtype)

@@ -1,4 +1,4 @@
-"""What a rank refuses before it trains: a BatchNorm without a variance, or one that is not what its model says."""
+"""What a rank refuses before it trains: a BatchNorm without a variance, a model with nothing to train, and others."""
 
 from dataclasses import replace
 
@@ -75,3 +75,8 @@ def test_a_plan_of_another_job_is_refused_by_what_differs() -> None:
         user_task(deeper, 8, CPU, plan)
     with pytest.raises(RunError, match="model Linear has changed since the plan was made"):
         user_task(replace(job, model=nn.Linear(4, 5)), 8, CPU, plan)
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="no parameter of Sequential requires a gradient: nothing would train"):
+        check(nn.Sequential(nn.Linear(4, 3)).requires_grad_(False), batch=2, gpus=1)

@@ -44,8 +44,3 @@ def test_whole_numbers_of_numpy_are_pythons() -> None:
 def test_what_is_no_function_or_number_is_refused(changes: dict[str, Any], phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         make_job(**changes)
-
-
-def test_a_class_is_no_model() -> None:
-    with pytest.raises(InvalidValueError, match="model must be a module or the name of one, got the class Linear"):
-        dp.capture(nn.Linear, (2,))  # type: ignore[arg-type]

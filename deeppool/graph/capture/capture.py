@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import fx, nn
@@ -108,15 +108,11 @@ def capture(
     Raises:
         CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch, samples that
             depend on each other (even if a plan might use one GPU), or a loss that is no mean over the samples.
-        InvalidValueError: ``model`` is no module, or the granularity unknown.
     """
     if granularity not in get_args(Granularity):
         raise InvalidValueError(
             f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
         )
-    if isinstance(given := cast(object, model), type) or not isinstance(given, str | nn.Module):
-        got = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise InvalidValueError(f"model must be a module or the name of one, got {got} (give a module, such as Net())")
     report = on_progress or (lambda what, share: None)
     with one_at_a_time():
         if isinstance(model, str):
