@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from deeppool.device.protocol import Device
 from deeppool.execution.span_clock import SpanClock
@@ -36,7 +37,7 @@ class IterationTimes:
 
     def __init__(self, model: nn.Module, device: Device) -> None:
         """Adds hooks to the model."""
-        self._device, self._clock = device, SpanClock(device)
+        self._model, self._device, self._clock = model, device, SpanClock(device)
         self.modules = [
             module
             for module in model.modules()
@@ -45,15 +46,24 @@ class IterationTimes:
         """Parts, in the order of the model's definition."""
         self.last = Moments(None)
         """Moments of the last forward and its backward."""
+        self._before: list[RemovableHandle] = []
+        self.come_first()
         self._hooks = [
-            model.register_forward_pre_hook(self._begin_forward),
-            *(module.register_forward_pre_hook(self._begin_part) for module in self.modules),
             model.register_forward_hook(self._end_forward),
             *(
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)
                 for parameter in model.parameters()
                 if parameter.requires_grad
             ),
+        ]
+
+    def come_first(self) -> None:
+        """Moves its hooks before the other ones that modules have before their forwards: these count as theirs."""
+        for hook in self._before:
+            hook.remove()
+        self._before = [
+            *(module.register_forward_pre_hook(self._begin_part, prepend=True) for module in self.modules),
+            self._model.register_forward_pre_hook(self._begin_forward, prepend=True),
         ]
 
     def order(self) -> list[int]:
@@ -93,7 +103,7 @@ class IterationTimes:
 
     def close(self) -> None:
         """Removes the hooks."""
-        for hook in self._hooks:
+        for hook in (*self._before, *self._hooks):
             hook.remove()
 
     def _begin_forward(self, model: nn.Module, inputs: object) -> None:

@@ -67,8 +67,11 @@ class PlannedRun:
         """Batches whose update is due."""
         self._begin()
         self._hooks = [each.register_post_accumulate_grad_hook(self._gradient_ready) for each in self._batch_of]
+        # Before other hooks of a module, as those of torch.nn.utils.weight_norm compute with its parameters.
         self._hooks += [
-            module.register_forward_pre_hook(self._completes(sorted({self._batch_of[each] for each in parameters})))
+            module.register_forward_pre_hook(
+                self._completes(sorted({self._batch_of[each] for each in parameters})), prepend=True
+            )
             for module, parameters in uses.items()
         ]
 

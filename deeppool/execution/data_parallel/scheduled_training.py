@@ -274,6 +274,7 @@ class ScheduledTraining:
         self.transfers, self._before, self._shown = plan, None, None
         per_node = self._network.cluster.gpus_per_node
         self._run = PlannedRun(plan, self._model, self._uses(), self._group, self._deferred, per_node)
+        self._times.come_first()
 
     def _uses(self) -> Mapping[nn.Module, Sequence[nn.Parameter]]:
         """Returns what must be up to date before the forward of each module; others read what none of them calls."""

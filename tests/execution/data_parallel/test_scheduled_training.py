@@ -101,6 +101,35 @@ def test_what_a_forward_leaves_out_is_updated_by_the_settings_of_its_own_step(gr
         torch.testing.assert_close(one, other)
 
 
+class Normed(nn.Linear):
+    """Computes its weight before each forward, as ``torch.nn.utils.weight_norm`` does."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(0.5)
+        self.direction = self.weight
+        del self.weight
+        self.register_forward_pre_hook(Normed.compute)
+
+    def compute(self, inputs: object) -> None:
+        self.weight = self.direction / self.direction.norm()
+
+
+def test_parameters_that_a_hook_of_their_module_reads_are_updated_before_it(group: ScheduleGroup) -> None:
+    plain, planned = Normed(), Normed()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (plain, planned)]
+    with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
+        for _ in range(5):
+            for model in (plain, planned):
+                model(torch.tensor([1.0, 2.0])).square().sum().backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            training.step()
+    torch.testing.assert_close(plain.direction, planned.direction)
+
+
 def test_a_step_without_a_forward_of_the_model_itself_is_refused(group: ScheduleGroup) -> None:
     model = Alternating()
     training = ScheduledTraining(model, torch.optim.SGD(model.parameters(), lr=1.0), PREDICTED, CLUSTER, group)
