@@ -17,6 +17,8 @@ class GradientVector:
             raise InvalidValueError(f"the parameters of a model have one type, got {sorted(map(str, types))}")
         self.parameters, self.dtype = tuple(parameters), types.pop()
         self._sizes = [parameter.numel() for parameter in parameters]
+        self._reached = [False] * len(self.parameters)
+        """Whether this process has had a gradient of each."""
 
     @property
     def elements(self) -> int:
@@ -25,12 +27,16 @@ class GradientVector:
 
     def take(self) -> torch.Tensor:
         """Returns the gradients, 0 where there is none, and clears them."""
+        self._reached = [
+            reached or parameter.grad is not None
+            for reached, parameter in zip(self._reached, self.parameters, strict=True)
+        ]
         parts = [torch.zeros_like(x).flatten() if x.grad is None else x.grad.flatten() for x in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
         return torch.cat(parts)
 
     def put(self, vector: torch.Tensor) -> None:
-        """Sets the gradients, as parts of a vector."""
-        for parameter, part in zip(self.parameters, vector.split(self._sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
+        """Sets the gradients, as parts of a vector; those that no process has had stay none, as weights would decay."""
+        for parameter, reached, part in zip(self.parameters, self._reached, vector.split(self._sizes), strict=True):
+            parameter.grad = part.view_as(parameter) if reached or bool(part.any()) else None

@@ -126,13 +126,12 @@ class Wave:
 
     def average(self, other: Sequence[torch.Tensor] | None) -> None:
         """Keeps the gradients, and replaces them by their mean with others; None: there are no others."""
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        # A parameter that no gradient reaches has none in either wave: with one of zeros weights would decay.
+        reached = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        torch._foreach_copy_(self.raw, gradients)
+        torch._foreach_copy_([self.raw[index] for index in reached], gradients)
         if other is not None:
-            torch._foreach_add_(gradients, list(other))
+            torch._foreach_add_(gradients, [other[index] for index in reached])
             torch._foreach_mul_(gradients, 0.5)
 
     def update(self) -> None:

@@ -157,6 +157,32 @@ def on_gpu(batch: int, waves: int, *, pools: int = 1) -> tuple[int, list[RawSpan
     return run.memory, spans
 
 
+class Detached(nn.Module):
+    """A layer that no gradient reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.side = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + self.side(x).detach()
+
+
+def test_weights_that_no_gradient_reaches_do_not_decay() -> None:
+    captured = capture(Detached(), (4,))
+    before = {name: value.clone() for name, value in captured.source.state_dict().items()}
+    stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout((0,), 2))
+    rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1, weight_decay=0.5))
+    trainer = Trainer(captured, [stage], SingleRank(), rule, make_driver=WaveDriver)
+    for _ in range(4):
+        trainer.iterate([lambda samples: (torch.ones(len(samples), 4), torch.zeros(len(samples), dtype=torch.int64))])
+    trainer.drain()
+    for wave in trainer._driver.waves:
+        for name, value in wave.values.items():
+            assert torch.equal(value, before[name]) == name.startswith("side"), name
+    trainer.close()
+
+
 def test_a_wave_computes_in_memory_that_the_other_frees_while_it_does() -> None:
     alone, _ = on_gpu(65_536, 1)
     together, spans = on_gpu(65_536, 2)
