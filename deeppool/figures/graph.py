@@ -10,7 +10,16 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
-from deeppool.figures.graph_canvas import ROW, GraphCanvas, canvas_layout, colour_axis, edge_lines, fit_label
+from deeppool.figures.graph_canvas import (
+    MARGINS,
+    ROW,
+    GraphCanvas,
+    canvas_layout,
+    colour_axis,
+    edge_lines,
+    fit_label,
+    page_of,
+)
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_seconds
@@ -36,6 +45,7 @@ def graph(
     *,
     colour_by: Quantity | None = None,
     batch: int | None = None,
+    width: float | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """Draws layers from top to bottom, branches next to each other, long graphs in columns; drag to zoom.
@@ -45,6 +55,7 @@ def graph(
         profile: profile of this graph, for times in hover texts and colours.
         colour_by: quantity of the colours; by default ``time`` with a profile, else ``parameters``.
         batch: per-GPU batch of the times; by default the profile's largest.
+        width: pixels of the page, to which columns and labels are fitted; None: that of a notebook on a laptop.
         dark: whether the page is dark.
 
     Raises:
@@ -63,7 +74,7 @@ def graph(
             f"{'with' if profile else 'without'} one"
         )
     batch = batch or (profile.batch_sizes[-1] if profile else 1)
-    page = GraphCanvas([layer.predecessors for layer in graph.layers])
+    page = GraphCanvas([layer.predecessors for layer in graph.layers], page_of(width))
     values = _values(graph, profile, colour_by, batch)
     figure = go.Figure(edge_lines(page, dark=dark))
     for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
@@ -75,7 +86,7 @@ def graph(
         subtitle=_subtitle(graph, profile, batch),
         plot_height=max(200, page.height * ROW),
         dark=dark,
-    ).update_layout(margin={"l": 12, "r": 96, "b": 16})
+    ).update_layout(margin=MARGINS)
 
 
 def _layers(

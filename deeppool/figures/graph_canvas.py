@@ -14,14 +14,18 @@ from deeppool.figures.graph_layout import Column, LayeredGraph, columns, layered
 ROW = 24
 """Height of a row in pixels."""
 PAGE = 800
-"""Width in pixels for which labels are shortened, as in a notebook on a laptop."""
+"""Width in pixels for which labels are shortened unless the page is known, as in a notebook on a laptop."""
+MARGINS = {"l": 12, "r": 96, "b": 16}
+"""Pixels beside and below the graph; the colour bar is at the right."""
+SMALLEST_PAGE = 100
+"""Least width in pixels that a graph is laid out for."""
 TALL = 26
 """Number of rows above which a graph is drawn in several columns."""
 NARROWEST = 190
 """Minimum width of a column in pixels."""
 LANE = 34
 """Minimum distance between branches in pixels."""
-CHARACTER = 5.8
+CHARACTER = 6.2
 """Approximate width of a label's character in pixels."""
 LONGEST = 30
 """Maximum characters of a label."""
@@ -32,19 +36,21 @@ BAR = 250
 class GraphCanvas:
     """Positions of nodes and edges in pixels."""
 
-    def __init__(self, predecessors: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, predecessors: Sequence[tuple[int, ...]], page: float = PAGE) -> None:
         """Lays out a graph.
 
         Args:
             predecessors: as of :func:`deeppool.graph.series_parallel.decompose`.
+            page: width in pixels; on a narrow page there are fewer columns, and labels are shorter.
         """
+        self.page = page
         self.placed: LayeredGraph = layered_layout(predecessors)
         self.edges = [(source, target) for target, sources in enumerate(predecessors) for source in sources]
         width = max(NARROWEST, self.placed.width * LANE + NARROWEST / 2)
-        wanted = min(-(-self.placed.height // TALL), max(1, int(PAGE / width)))
+        wanted = min(-(-self.placed.height // TALL), max(1, int(page / width)))
         self.columns: tuple[Column, ...] = columns(self.placed, self.edges, wanted)
         self.height = max(column.end - column.first for column in self.columns)
-        self.width = PAGE / len(self.columns)
+        self.width = page / len(self.columns)
         # With few branches, lanes need no more than the width of a label.
         self.lane = min(150.0, (self.width - 20) / self.placed.width)
 
@@ -100,6 +106,13 @@ class GraphCanvas:
         yield self.of(target)
 
 
+def page_of(width: float | None) -> float:
+    """Returns the pixels that a graph has in a figure of a width; None, or a wide figure: :data:`PAGE`."""
+    if width is None:
+        return PAGE
+    return min(PAGE, max(SMALLEST_PAGE, width - MARGINS["l"] - MARGINS["r"]))
+
+
 def edge_lines(page: GraphCanvas, *, dark: bool) -> go.Scatter:
     """Returns all edges as one trace."""
     corners = [corner for edge in page.edges for corner in (*page.path(*edge), (None, None))]
@@ -116,7 +129,7 @@ def edge_lines(page: GraphCanvas, *, dark: bool) -> go.Scatter:
 def canvas_layout(page: GraphCanvas) -> dict[str, object]:
     """Returns the axes of a drawn graph, without labels; they can be zoomed."""
     return {
-        "xaxis": {"visible": False, "range": [-14, PAGE]},
+        "xaxis": {"visible": False, "range": [-14, page.page]},
         "yaxis": {"visible": False, "range": [(page.height - 0.2) * ROW, -0.8 * ROW]},
         "dragmode": "zoom",
     }

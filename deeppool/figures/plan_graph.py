@@ -13,7 +13,16 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
-from deeppool.figures.graph_canvas import ROW, GraphCanvas, canvas_layout, colour_axis, edge_lines, fit_label
+from deeppool.figures.graph_canvas import (
+    MARGINS,
+    ROW,
+    GraphCanvas,
+    canvas_layout,
+    colour_axis,
+    edge_lines,
+    fit_label,
+    page_of,
+)
 from deeppool.figures.module_groups import ModuleGroup, module_groups, part_of_module
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
@@ -67,6 +76,7 @@ def plan_graph(
     *,
     colour_by: PlanQuantity = "gpus",
     selected: str | None = None,
+    width: float | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """Draws a plan on the graph of its model: colour is GPUs or amplification, the area of a node its time.
@@ -76,6 +86,7 @@ def plan_graph(
         part: a module, or consecutive indices of layers, to draw only these; None: all.
         colour_by: quantity of the colours.
         selected: name of a layer to mark, with its module where layers are grouped.
+        width: pixels of the page, to which columns and labels are fitted; None: that of a notebook on a laptop.
         dark: whether the page is dark.
 
     Raises:
@@ -86,7 +97,9 @@ def plan_graph(
         raise InvalidValueError(f"colour_by must be one of {', '.join(_TITLES)}, got '{colour_by}'")
     shown = _part(plan, part)
     nodes = plan_nodes(plan, shown)
-    page = _canvas(tuple(layer.predecessors for layer in plan.layers), tuple(node.group for node in nodes))
+    page = _canvas(
+        tuple(layer.predecessors for layer in plan.layers), tuple(node.group for node in nodes), page_of(width)
+    )
     marked = [i for i, node in enumerate(nodes) if any(layer.name == selected for layer in node.layers)]
     layout = theme.theme_layout(
         title=f"{escape(plan.model)}, batch {plan.global_batch}: {_TITLES[colour_by]} of {_what(plan, shown, nodes)}",
@@ -101,7 +114,7 @@ def plan_graph(
             "layout": {
                 **layout,
                 **canvas_layout(page),
-                "margin": {**layout["margin"], "l": 12, "r": 96, "b": 16},
+                "margin": {**layout["margin"], **MARGINS},
                 "coloraxis": _colour_axis(plan, nodes, colour_by, dark),
             },
         }
@@ -133,7 +146,7 @@ def _part(plan: Plan, part: str | range | None) -> range:
 
 
 @lru_cache(maxsize=16)
-def _canvas(predecessors: tuple[tuple[int, ...], ...], groups: tuple[ModuleGroup, ...]) -> GraphCanvas:
+def _canvas(predecessors: tuple[tuple[int, ...], ...], groups: tuple[ModuleGroup, ...], width: float) -> GraphCanvas:
     """Lays out groups of layers; cached, since the figure is redrawn while a slider moves."""
     node_of = {layer: index for index, group in enumerate(groups) for layer in range(group.first, group.end)}
     reads = [
@@ -145,7 +158,7 @@ def _canvas(predecessors: tuple[tuple[int, ...], ...], groups: tuple[ModuleGroup
         )
         for index, group in enumerate(groups)
     ]
-    return GraphCanvas(reads)
+    return GraphCanvas(reads, width)
 
 
 def _points(

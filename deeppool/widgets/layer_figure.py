@@ -40,6 +40,7 @@ class LayerFigure(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no t
         """Lets clicks set the panel's ``selected``; errors appear in the panel."""
         self._panel: Any = panel
         self.view.observe(panel.guarded(lambda _: self._redraw()), "value")
+        panel.on_width(lambda: None if self.view.value == "bars" else self._redraw())
 
     def draw(self, plan: Plan, selected: str, *, dark: bool) -> None:
         """Displays a plan, and marks a layer, if there is one of this name."""
@@ -68,7 +69,14 @@ class LayerFigure(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no t
         if self.view.value == "bars":
             return figures.layers(self._plan, selected=self._selected, dark=self._dark)
         part = self._parts[-1] if self._parts else None
-        return figures.plan_graph(self._plan, part, colour_by=self.view.value, selected=self._selected, dark=self._dark)
+        return figures.plan_graph(
+            self._plan,
+            part,
+            colour_by=self.view.value,
+            selected=self._selected,
+            width=self._panel.page_width,
+            dark=self._dark,
+        )
 
     def _update_path(self) -> None:
         names = ["all layers", *map(self._name, self._parts)]

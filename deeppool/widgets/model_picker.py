@@ -96,6 +96,7 @@ class ModelPicker(Panel):
         self.on_click(self.row.cancel, self.row.request_cancel)
         self.colour.observe(self.guarded(lambda _: self._draw()), "value")
         self.on_theme(self._draw)
+        self.on_width(self._draw)
         if model is not None:
             self.guarded(self._capture_given_model)()
 
@@ -257,7 +258,10 @@ class ModelPicker(Panel):
                 return
             profile = self._matching_profile()
             colour: Quantity = self.colour.value if profile is not None or self.colour.value != "time" else "parameters"
-            self.figure.draw(figures.graph(self._captured.graph, profile, colour_by=colour, dark=self.dark))
+            drawn = figures.graph(
+                self._captured.graph, profile, colour_by=colour, width=self.page_width, dark=self.dark
+            )
+            self.figure.draw(drawn)
             self.status.value = describe(coverage(self._captured), self._captured.graph.model, self._notes())
             self.colour.layout.display = None
             self._frame.children = [self.figure]

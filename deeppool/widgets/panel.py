@@ -71,6 +71,15 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Registers a function that redraws when the page changes between dark and light."""
         self._page.observe(lambda _: self._reported(draw)(), "dark")
 
+    @property
+    def page_width(self) -> int | None:
+        """Pixels that a figure of the panel may use; None before the panel is displayed."""
+        return int(self._page.width) or None
+
+    def on_width(self, draw: Callable[[], None]) -> None:
+        """Registers a function that redraws when the width of the panel changes."""
+        self._page.observe(lambda _: self._reported(draw)(), "width")
+
     def on_click(self, button: ipywidgets.Button, callback: Callable[[], object]) -> None:
         """Registers a guarded callback of a button; the page says so if the kernel does not handle a click."""
         guarded = self.guarded(callback)

@@ -164,6 +164,7 @@ class ProfilePanel(Panel):
         self.batch.observe(self.guarded(lambda _: self._fill()), "value")
         self.table.observe(self.guarded(lambda _: self._draw()), "selected")
         self.on_theme(self._draw)
+        self.on_width(lambda: self._draw() if self.view.value == "graph" else None)
 
     @property
     def _estimating(self) -> bool:
@@ -252,7 +253,13 @@ class ProfilePanel(Panel):
             layers = self._profile.graph.layers
             self.set_trait("selected", tuple(layers[index].name for index in self.table.selected))
             if self.view.value == "graph":
-                made = figures.graph(self._profile.graph, self._profile, batch=self.batch.value, dark=self.dark)
+                made = figures.graph(
+                    self._profile.graph,
+                    self._profile,
+                    batch=self.batch.value,
+                    width=self.page_width,
+                    dark=self.dark,
+                )
             else:
                 made = figures.batch_curves(self._profile, self.table.selected, dark=self.dark)
             self.figure.draw(made)

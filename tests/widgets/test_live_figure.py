@@ -3,8 +3,13 @@
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from torch import nn
 
 from deeppool import figures
+from deeppool.figures.graph_canvas import MARGINS, PAGE
+from deeppool.graph.capture.capture import capture
+from deeppool.profiling.shipped import find_profile
+from deeppool.widgets import AmplificationExplorer, ModelPicker, ProfilePanel
 from deeppool.widgets.live_figure import LiveFigure
 from tests.figures.records import two_layer_plan
 from tests.widgets.interleaved_threads import TIMEOUT, InterleavedCall, WatchedLock
@@ -114,3 +119,17 @@ def test_a_figure_after_all_widgets_were_closed_has_a_library() -> None:
     after = LiveFigure(BARS)._library
     assert after is not before
     assert after.comm is not None
+
+
+def test_graphs_of_layers_are_laid_out_for_the_width_that_the_page_reported() -> None:
+    panel = ProfilePanel(find_profile("resnet50-cpu"))
+    panel.view.value = "graph"
+    explorer = AmplificationExplorer(find_profile("vgg16-cpu"), gpus=2)
+    explorer.layer_figure.view.value = "gpus"
+    picker = ModelPicker(capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (4,)))
+    for shown, figure in ((panel, panel.figure), (explorer, explorer.layers), (picker, picker.figure)):
+        assert figure.layout.xaxis.range[1] == PAGE
+        shown._page.width = 400
+        assert figure.layout.xaxis.range[1] == 400 - MARGINS["l"] - MARGINS["r"]
+        assert not shown.problem
+        shown.close()
