@@ -28,6 +28,16 @@ function commandOf(model, name) {
   return { ...command, [command.style_data ? "style_data" : "restyle_data"]: changes };
 }
 
+// Plotly keeps the width of a figure whose height was changed; its page may have become narrower meanwhile.
+function followWidth(plot) {
+  const follow = () => {
+    if (!(Math.abs(plot._fullLayout.width - parseFloat(getComputedStyle(plot).width)) > 1)) return;
+    delete plot.layout.width;
+    window.dispatchEvent(new Event("resize"));
+  };
+  for (const event of ["plotly_relayout", "plotly_update"]) plot.on(event, follow);
+}
+
 export default () => {
   let model, started;
   // Of plotly's part: its views do not take theirs back, and fail at the next update when they are gone.
@@ -71,6 +81,7 @@ export default () => {
       // Where there is no kernel, JupyterLab adds an icon to its element, by whose height plotly would take its own.
       const inner = el.appendChild(document.createElement("div"));
       const remove = plotly.render({ ...context, el: inner });
+      followWidth(inner);
       const own = listeners.splice(before);
       return () => {
         for (const listener of own) model.off(...listener);

@@ -23,6 +23,15 @@ TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot 
     }).filter(text => text.text.trim());
 })"""
 
+PICKER = "dp.widgets.ModelPicker(nn.Sequential(*[nn.Linear(4, 4) for _ in range(60)]), (4,))"
+IS_AS_WIDE_AS_ITS_PAGE = """panel => {
+    const plot = panel.querySelector('.js-plotly-plot'), width = plot?.clientWidth;
+    if (!width || plot._fullLayout?.width !== width) return false;
+    // The kernel has laid it out for the panel's width, in steps of 20 pixels.
+    const between = width - 108 - plot._fullLayout.xaxis.range[1];
+    return between >= 0 && between < 22;
+}"""
+
 
 def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, subtests: pytest.Subtests) -> None:
     profile = "import deeppool as dp\nprofile = dp.find_profile('vgg16-cpu')"
@@ -31,6 +40,15 @@ def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, subtests: pytest
     for panel in PANELS:
         with subtests.test(panel=panel):
             check_fits(notebook, notebook.panel(f".{panel}"))
+
+
+def test_a_figure_in_a_scrolled_frame_follows_each_change_of_the_width(lab: Lab) -> None:
+    notebook = lab.open_shared(["import deeppool as dp\nfrom torch import nn", PICKER], seconds=300)
+    panel = notebook.panel(".dp-model-picker")
+    # The figure's height changes with its width, that of its frame does not.
+    for width in (1000, NARROW, 600, NARROW, 1000):
+        notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
+        notebook.until(lambda: panel.evaluate(IS_AS_WIDE_AS_ITS_PAGE), seconds=20)
 
 
 def check_fits(notebook: Notebook, panel: Locator) -> None:
