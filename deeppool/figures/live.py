@@ -1,4 +1,4 @@
-"""A run in progress: the foreground's iteration times, their mean alone, the bound, and background throughput."""
+"""A run as it goes on or has ended: iteration times, their mean alone, the bound, and background throughput."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -28,12 +28,13 @@ _MARKERS: dict[Condition, tuple[str, str]] = {
 """Legend entry and marker symbol of iterations under each condition."""
 
 
-def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = False) -> go.Figure:
+def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, ended: bool = False, dark: bool = False) -> go.Figure:
     """Draws the time of each iteration (top) and the background's samples per second over all ranks (bottom).
 
     Args:
         samples: samples of a live run in order; may be empty.
         newest: number of newest samples drawn; the mean alone is taken over all samples.
+        ended: whether the run has ended, so that nothing goes on now.
         dark: whether the page is dark.
 
     Raises:
@@ -48,7 +49,11 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = Fa
     high = _high(times, level) or 1.0
     unit = time_unit(high)
     figure = make_subplots(
-        rows=2, shared_xaxes=True, vertical_spacing=0.14, row_heights=[0.6, 0.4], subplot_titles=_headings(shown, level)
+        rows=2,
+        shared_xaxes=True,
+        vertical_spacing=0.14,
+        row_heights=[0.6, 0.4],
+        subplot_titles=_headings(shown, level, ended),
     )
     figure.update_annotations(x=0, xanchor="left", align="left", font_size=13)
     figure.add_traces(_iterations(shown, unit, dark), rows=1, cols=1)
@@ -60,7 +65,11 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, dark: bool = Fa
     figure.update_yaxes(title_text=f"iteration ({unit.name})", range=[0, AXIS * unit.of(high)], row=1, col=1)
     figure.update_yaxes(title_text="samples/s", rangemode="tozero", row=2, col=1)
     return theme.apply_theme(
-        figure, title="Foreground and background, live", plot_height=330, heading_height=26, dark=dark
+        figure,
+        title=f"Foreground and background{', live' * (not ended)}",
+        plot_height=330,
+        heading_height=26,
+        dark=dark,
     )
 
 
@@ -177,8 +186,9 @@ def _throughput(samples: Sequence[LiveSample], dark: bool) -> go.Scatter:
     )
 
 
-def _headings(samples: Sequence[LiveSample], level: float | None) -> list[str]:
-    above = "Foreground: no iteration alone yet" if level is None else f"Foreground: alone {format_seconds(level)}"
+def _headings(samples: Sequence[LiveSample], level: float | None, ended: bool) -> list[str]:
+    none = f"Foreground: no iteration alone{' yet' * (not ended)}"
+    above = none if level is None else f"Foreground: alone {format_seconds(level)}"
     latest = _latest(samples)
     if level is not None and latest:
         change = fmean(one.seconds or 0.0 for one in latest) / level - 1
@@ -186,10 +196,17 @@ def _headings(samples: Sequence[LiveSample], level: float | None) -> list[str]:
         above += f", collocated {format_percent(change)}" + (
             "" if bound is None else f" by a bound of {100 * bound:g} %"
         )
-    ended = [f"rank {job.rank} has ended" for job in (samples[-1].background if samples else ()) if job.reason]
-    rates = throughput(samples)
-    now = "rests or begins" if not rates or rates[-1][1] is None else f"{format_rate(rates[-1][1])} samples/s now"
-    return [above, f"Background: {', '.join([now, *ended])}"]
+    gone = [f"rank {job.rank} has ended" for job in (samples[-1].background if samples else ()) if job.reason]
+    return [above, f"Background: {', '.join([_rate(throughput(samples), ended), *gone])}"]
+
+
+def _rate(rates: Sequence[tuple[float, float | None]], ended: bool) -> str:
+    """Returns the throughput now; of a run that has ended, the last one that is known."""
+    if ended:
+        last = next((rate for _, rate in reversed(rates) if rate is not None), None)
+        return "no throughput measured" if last is None else f"last {format_rate(last)} samples/s"
+    now = rates[-1][1] if rates else None
+    return "rests or begins" if now is None else f"{format_rate(now)} samples/s now"
 
 
 def _high(times: Sequence[float], level: float | None) -> float:

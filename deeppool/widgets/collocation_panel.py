@@ -171,14 +171,12 @@ class CollocationPanel(Panel):
 
     def _draw(self) -> None:
         samples = () if self.run is None else self.run.samples
-        self.figure.draw(figures.live(samples, dark=self.dark))
-        self.jobs.value = describe_jobs(samples[-1].background) if samples else ""
+        ended = self.run is not None and self.run.state != "running"
+        self.figure.draw(figures.live(samples, ended=ended, dark=self.dark))
+        self.jobs.value = describe_jobs(samples[-1].background, ended) if samples else ""
 
     def _finish(self, run: RunHandle[RunRecord]) -> None:
         """Saves the record of a completed run, or displays why there is none."""
-        # Background jobs that failed stay listed.
-        last = run.samples[-1].background if run.samples else ()
-        self.jobs.value = describe_jobs(job for job in last if job.reason is not None)
         if run.state == "failed" and run.error is not None:
             self.show_error(run.error)
         if run.state != "done":
@@ -191,12 +189,18 @@ class CollocationPanel(Panel):
         )
 
 
-def describe_jobs(jobs: Iterable[BackgroundSample]) -> str:
-    """Returns HTML with a line for each background job, and the reason if it has ended."""
+def describe_jobs(jobs: Iterable[BackgroundSample], ended: bool = False) -> str:
+    """Returns HTML with a line for each background job, and the reason if it has ended.
+
+    Args:
+        jobs: what they reported last.
+        ended: whether the run has ended: then only those are listed that ended before it.
+    """
     return "<br>".join(
         f'<span role="alert" style="color: var(--jp-error-color1, #b00)">background of rank {job.rank} has ended after '
-        f"{job.steps} steps: {html.escape(job.reason)}; the foreground goes on</span>"
+        f"{job.steps} steps: {html.escape(job.reason)}{'; the foreground goes on' * (not ended)}</span>"
         if job.reason is not None
         else f"background of rank {job.rank}: {job.state}, {job.steps} steps, {job.samples} samples"
         for job in jobs
+        if job.reason is not None or not ended
     )

@@ -106,6 +106,15 @@ def test_headings_say_how_it_stands_under_the_present_bound() -> None:
     assert figures.live(dead).layout.annotations[1].text == "Background: rests or begins, rank 0 has ended"
 
 
+def test_nothing_of_a_run_that_has_ended_goes_on_now() -> None:
+    dead = [*RUN, iteration(1.6, "awake", 0.1, background=[job(1.5, 64, state="ended", reason="killed")])]
+    figure = figures.live(dead, ended=True)
+    assert figure.layout.title.text == "Foreground and background"
+    assert figure.layout.annotations[1].text == "Background: last 80 samples/s, rank 0 has ended"
+    above, below = (note.text for note in figures.live([], ended=True).layout.annotations)
+    assert (above, below) == ("Foreground: no iteration alone", "Background: no throughput measured")
+
+
 def test_without_a_sample_it_is_empty_with_the_same_traces() -> None:
     empty, full = figures.live([]), figures.live(RUN)
     assert [trace.name for trace in empty.data] == [trace.name for trace in full.data]

@@ -230,6 +230,12 @@ def test_a_background_that_has_died_is_reported_while_the_foreground_goes_on(
     assert first == "background of rank 0: training, 3 steps, 12 samples"
     assert "rank 1 has ended after 2 steps: killed by &lt;signal&gt; 9; the foreground goes on" in second
     finish(panel, scripted, run_of())
+    # Also where the page is drawn again.
+    for _ in range(2):
+        assert panel.jobs.value.endswith("rank 1 has ended after 2 steps: killed by &lt;signal&gt; 9</span>")
+        assert "rank 0" not in panel.jobs.value
+        assert panel.figure.layout.title.text == "Foreground and background"
+        panel.dark = True
 
 
 def test_a_run_that_fails_says_why_and_another_may_be_launched(tmp_path: Path, scripted: Scripted) -> None:
