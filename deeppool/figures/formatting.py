@@ -57,6 +57,19 @@ def wrap_lines(text: str, width: int) -> str:
     return re.sub(r"[\ue000-\uf8ff]", lambda found: marks[ord(found[0]) - 0xE000], joined)
 
 
+def preformatted(text: str) -> str:
+    """Returns lines for a fixed-width font as HTML; on a narrow page tables scroll sideways, and other lines wrap."""
+    # JupyterLab breaks lines of a <pre>, also within words.
+    blocks = []
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        is_table = any(line.strip() and not line.strip(" ─") for line in block.splitlines())
+        style = "white-space: pre; overflow-x: auto" if is_table else "white-space: pre-wrap; overflow-wrap: anywhere"
+        blocks.append(f'<pre style="{style}; word-break: normal; margin: 0 0 1em">{html.escape(block)}</pre>')
+    # A table is not as wide as it could be, but as its page has room.
+    style = "display: grid; grid-template-columns: minmax(0, 1fr)"
+    return f'<div class="dp-text" style="{style}">{"".join(blocks)}</div>'
+
+
 def gpu_ranges(gpus: Iterable[int]) -> str:
     """Formats the GPUs 4, 5, 6, 7 and 12 as ``GPU 4–7, 12``."""
     ordered = sorted(gpus)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jinja2
 
+from deeppool.figures.formatting import preformatted
 from deeppool.figures.record_view import RecordView
 
 _PAGE = jinja2.Environment(autoescape=True).from_string(
@@ -14,14 +15,14 @@ _PAGE = jinja2.Environment(autoescape=True).from_string(
 <title>{{ title }}</title>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-pre { background: #f6f6f4; overflow-x: auto; white-space: pre-wrap; padding: .8rem; }
+.dp-text { background: #f6f6f4; padding: .8rem .8rem .1rem; }
 </style>
 <h1>{{ title }}</h1>
 {% for heading, figure, text in sections %}
 <section>
 <h2>{{ heading }}</h2>
 {{ figure | safe }}
-<pre>{{ text }}</pre>
+{{ text | safe }}
 </section>
 {% endfor %}
 </html>
@@ -36,5 +37,5 @@ def record_page(title: str, views: Sequence[tuple[str, RecordView]]) -> str:
         figure = ""
         if view.figure is not None:
             figure, plotly = view.figure.to_html(full_html=False, include_plotlyjs=plotly), False
-        sections.append((heading, figure, view.text))
+        sections.append((heading, figure, preformatted(view.text)))
     return _PAGE.render(title=title, sections=sections)

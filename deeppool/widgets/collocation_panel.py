@@ -18,6 +18,7 @@ from deeppool.base.live_sample import BackgroundSample
 from deeppool.base.sharing import Policy
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.errors import RunError
+from deeppool.figures.formatting import preformatted
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.as_code import launch_command, launch_python
@@ -185,7 +186,7 @@ class CollocationPanel(Panel):
         self.path = save_run(self.record, self._folder)
         self.status.value = (
             f"{html.escape(repr(run))}. The record is <code>{html.escape(str(self.path))}</code> and "
-            f"<code>panel.record</code>:<pre>{html.escape(text_with_card(self.record, self._ran))}</pre>"
+            f"<code>panel.record</code>:{preformatted(text_with_card(self.record, self._ran))}"
         )
 
 

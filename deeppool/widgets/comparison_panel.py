@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from deeppool.errors import RunError
+from deeppool.figures.formatting import preformatted
 from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
@@ -130,5 +131,5 @@ class ComparisonPanel(Panel, Generic[Record]):
             if run.state == "failed" and run.error is not None:
                 self.show_error(run.error)
             if self.record is not None:
-                self.status.value += f"<pre>{html.escape(self.text(self.record))}</pre>"
+                self.status.value += preformatted(self.text(self.record))
             self.launch.disabled, self.stop.disabled = False, True

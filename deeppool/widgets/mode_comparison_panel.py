@@ -1,6 +1,5 @@
 """Training modes under load imbalance, compared live: loss against time, not against updates."""
 
-import html
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import traitlets
 from deeppool import figures
 from deeppool.collectives.partial.firing import Mode
 from deeppool.collectives.partial.load_imbalance import Delays, drawn, random_ranks, rotating
+from deeppool.figures.formatting import preformatted
 from deeppool.runs.handle import RunHandle, start
 from deeppool.runs.mode_comparison.compare import COMPARED, compare_modes
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
@@ -111,7 +111,7 @@ class ModeComparisonPanel(Panel):
     def _finish(self, found: ModeComparison) -> None:
         self.record = found
         self._draw()
-        self.status.value = f"<pre>{html.escape(str(found))}</pre>"
+        self.status.value = preformatted(str(found))
 
     def _on_end(self, error: BaseException | None) -> None:
         self._draw()

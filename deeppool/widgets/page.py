@@ -6,6 +6,9 @@ from typing import Any
 import anywidget
 import traitlets
 
+NARROW = 560
+"""Pixels of a panel below which the label of a control stands above it, as in ``page.js``."""
+
 
 class Page(anywidget.AnyWidget):
     """A widget that is invisible until a click gets no answer; it must be displayed to do its work.

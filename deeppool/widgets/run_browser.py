@@ -1,7 +1,6 @@
 """Browses the records of a folder: shows one, compares two."""
 
 import datetime
-import html
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +10,26 @@ import ipywidgets
 import plotly.graph_objects as go
 import traitlets
 
-from deeppool.figures.formatting import shorten
+from deeppool.figures.formatting import preformatted, shorten
 from deeppool.figures.record_view import RecordView, comparison_view, record_view
 from deeppool.planning.report.comparison import Comparison
 from deeppool.records.files import load
 from deeppool.records.record_index import Entry, record_index
 from deeppool.units import format_bytes
 from deeppool.widgets.live_figure import LiveFigure
+from deeppool.widgets.page import NARROW
 from deeppool.widgets.panel import Panel
 
 ROWS = 8
-COLUMNS = (19, 38, 14, 12)
-"""Characters for time, name, kind and model; at a laptop's width the size fits after them."""
+LONGEST_NAME, SHORTEST_NAME, KIND, SHORTEST_KIND, MODEL, SIZE = 38, 14, 14, 10, 12, 9
+"""Characters of the columns of the file lists."""
+TIME, SHORT_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M"
+LONG, SHORT = 19, 11
+"""Characters of these times."""
+GAP = 2
+"""Characters between two columns."""
+CHARACTER, FRAME, LABEL_WIDTH = 7.9, 40, 112
+"""Pixels of a character, of what is beside the text of a list, and of the label that stands beside it."""
 LABEL = {"description_width": "8em"}
 NOTHING = "nothing"
 """Entry of the comparison list for no comparison."""
@@ -46,7 +53,7 @@ class RunBrowser(Panel):
         """Comparison with the second record; None if no second one is selected."""
         self._loaded: dict[tuple[Path, datetime.datetime], Any] = {}
         self._view: RecordView | None = None
-        self._filling = False
+        self._filling, self._room = False, line_room(None)
         self.folder = ipywidgets.Text(
             str(folder), description="Folder", continuous_update=False, style=LABEL, layout={"width": "40em"}
         )
@@ -66,6 +73,7 @@ class RunBrowser(Panel):
         self.folder.observe(self.guarded(lambda _: self.rescan()), "value")
         self.on_click(self.scan, self.rescan)
         self.on_theme(self._draw)
+        self.on_width(self._fit_lines)
         self.guarded(self.rescan)()
 
     def rescan(self) -> None:
@@ -95,7 +103,7 @@ class RunBrowser(Panel):
         """Fills both lists; selects the newest record if the previous selection is gone."""
         paths = [entry.path for entry in self.entries]
         good = [entry.path for entry in self.entries if entry.problem is None]
-        lines = [(line(entry), entry.path) for entry in self.entries]
+        lines = [(line(entry, self._room), entry.path) for entry in self.entries]
         # A new list of options selects its first entry, which must not be read.
         self._filling = True
         try:
@@ -106,6 +114,13 @@ class RunBrowser(Panel):
         finally:
             self._filling = False
         self.files.disabled, self.other.disabled = not paths, len(good) < 2
+
+    def _fit_lines(self) -> None:
+        """Lists the same files in the columns that the page has room for."""
+        room = line_room(self.page_width)
+        if room != self._room:
+            self._room = room
+            self._offer(self.files.value, self.other.value)
 
     def _unless_filling(self, act: Callable[[], None]) -> None:
         if not self._filling:
@@ -142,7 +157,7 @@ class RunBrowser(Panel):
         finally:
             self._show(None if self._view is None else self._view.figure)
             text = "" if self._view is None else self._view.text
-            self.text.value = f'<pre style="overflow-x: auto">{html.escape(text)}</pre>' if text else ""
+            self.text.value = preformatted(text) if text else ""
 
     def _show(self, figure: go.Figure | None) -> None:
         """Draws a figure, in place if the displayed one has the same title."""
@@ -160,16 +175,52 @@ class RunBrowser(Panel):
         old.close()
 
 
-def line(entry: Entry) -> str:
-    """Returns a file's row in the list, with non-breaking spaces, which a list box does not collapse."""
-    when, name, kind, model = COLUMNS
-    row = f"{entry.saved:%Y-%m-%d %H:%M:%S}".ljust(when) + "  " + shorten(entry.path.name, name).ljust(name) + "  "
+def line_room(width: int | None) -> int:
+    """Returns the characters of a line in the lists of a panel of some pixels; None: a laptop's."""
+    most = LONG + LONGEST_NAME + KIND + MODEL + SIZE + 4 * GAP
+    if width is None:
+        return most
+    label = LABEL_WIDTH if width >= NARROW else 0
+    return min(most, max(0, int((width - label - FRAME) / CHARACTER)))
+
+
+def line(entry: Entry, room: int) -> str:
+    """Returns a file's row in the list, with non-breaking spaces, which a list box does not collapse.
+
+    Where there is little room, the size, the model and the time are left out, and a time has no year and no seconds.
+
+    Args:
+        entry: the file.
+        room: characters of the row.
+    """
+    widths, name = _columns(room)
+    row = f"{entry.saved:{TIME if widths['time'] == LONG else SHORT_TIME}}".ljust(widths["time"] + GAP)
+    row = row * bool(widths["time"]) + shorten(entry.path.name, name).ljust(name + GAP)
     if entry.problem is not None:
         row += entry.problem
     else:
-        row += shorten(entry.kind or "", kind).ljust(kind) + "  " + shorten(entry.model or "", model).ljust(model)
-        row += "  " + format_bytes(entry.size)
-    return row.replace(" ", "\u00a0")
+        kind, model = entry.kind or "", entry.model or ""
+        row += shorten(kind, widths["kind"]).ljust(widths["kind"] + GAP)
+        row += shorten(model, widths["model"]).ljust(widths["model"] + GAP) * bool(widths["model"])
+        row += format_bytes(entry.size) * bool(widths["size"])
+    return row.rstrip().replace(" ", "\u00a0")
+
+
+def _columns(room: int) -> tuple[dict[str, int], int]:
+    """Returns the characters of the columns, 0 for those that are left out, and of the name."""
+    left = room - SHORTEST_NAME - GAP
+    # A kind is readable with fewer characters, where the time then fits.
+    beside = SHORT + GAP if left >= SHORTEST_KIND + SHORT + GAP else 0
+    widths = {"kind": max(1, min(KIND, left - beside)), "time": 0, "model": 0, "size": 0}
+    left -= widths["kind"]
+    for column, characters in (("time", SHORT), ("model", MODEL), ("size", SIZE)):
+        if left >= characters + GAP:
+            widths[column] = characters
+            left -= characters + GAP
+    if widths["size"] and left >= LONG - SHORT:
+        widths["time"] = LONG
+        left -= LONG - SHORT
+    return widths, min(LONGEST_NAME, SHORTEST_NAME + max(0, left))
 
 
 def _summary(ours: int, others: int) -> str:

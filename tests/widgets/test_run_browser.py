@@ -1,6 +1,7 @@
 """The browser of records without a page: its lists, what it shows, what it compares, what it says of other files."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from deeppool.records.record_index import record_index
 from deeppool.records.run_comparison import RunComparison
 from deeppool.widgets import RunBrowser
 from deeppool.widgets.live_figure import LiveFigure
-from deeppool.widgets.run_browser import NOTHING, line
+from deeppool.widgets.run_browser import NOTHING, line, line_room
 from tests.figures.records import run_of, two_layer_plan
 
 
@@ -134,11 +135,27 @@ def test_an_empty_folder_says_what_to_do_and_a_missing_one_that_it_is_missing(tm
 
 
 def test_a_row_has_columns_that_a_list_box_does_not_fold(folder: Path) -> None:
-    rows = [line(entry) for entry in record_index(folder)]
+    rows = [line(entry, line_room(None)) for entry in record_index(folder)]
     assert not any(" " in row for row in rows)
     assert len({row.index(kind) for row in rows for kind in ("plan\u00a0", "run\u00a0") if kind in row}) == 1
     assert rows[0].endswith("not\u00a0a\u00a0file\u00a0of\u00a0deeppool")
     assert max(map(len, rows)) < 115
+
+
+@pytest.mark.parametrize("width", [232, 368, 568, 760, 934])
+def test_a_narrow_list_has_fewer_columns_that_are_not_cut(folder: Path, width: int) -> None:
+    browser = RunBrowser(folder)
+    browser.files.value, browser.other.value = folder / "run.json", folder / "later.json"
+    shown = browser.compared
+    browser._page.width = width
+    rows = [name for name, _ in browser.files.options if "theirs" not in name]
+    kinds = ("run", "plan")
+    assert all(any(f"\u00a0{kind}" in row for kind in kinds) for row in rows)
+    assert all(len(row) <= line_room(width) for row in rows)
+    assert [row.count(":") for row in rows] == [{232: 0, 368: 1, 568: 1, 760: 2, 934: 2}[width]] * 4
+    # What was chosen stays, and is not compared again.
+    assert (browser.files.value, browser.other.value) == (folder / "run.json", folder / "later.json")
+    assert browser.compared is shown is not None
 
 
 def test_a_new_figure_is_fitted_to_a_narrow_page_before_it_is_displayed(folder: Path) -> None:
@@ -169,3 +186,14 @@ def test_a_kernel_that_asks_for_colours_gets_none_of_them_in_a_records_text(
         browser.other.value = folder / other
         assert browser.text.value
         assert "\x1b" not in browser.text.value
+
+
+def test_tables_scroll_and_sentences_wrap_at_words(folder: Path) -> None:
+    browser = RunBrowser(folder)
+    browser.other.value = folder / "run.json"
+    styles = re.findall(r'<pre style="(.*?)">([^<]*)<', browser.text.value)
+    tables = [text for style, text in styles if "white-space: pre; overflow-x: auto" in style]
+    assert tables
+    assert all("──" in text for text in tables)
+    assert all("word-break: normal" in style for style, _ in styles)
+    assert "──" not in "".join(text for style, text in styles if "pre-wrap" in style)
