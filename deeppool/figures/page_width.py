@@ -7,6 +7,7 @@ nothing overlaps. The panels keep their heights.
 import html
 import math
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -76,8 +77,37 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
         **axes,
         "meta": {**meta, "original": original},
     }
-    unchanged = height == original["height"] and headings == original["annotations"]
+    texts = title == original["title"] and subtitle == original["subtitle"]
+    unchanged = texts and height == original["height"] and headings == original["annotations"]
     return None if unchanged and "original" not in meta else fitted
+
+
+def page_layouts(figure: go.Figure, widths: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Returns plotly.js's arguments of ``relayout`` by width, for a page that has no kernel; empty if all fits.
+
+    Args:
+        figure: as for :func:`page_layout`.
+        widths: pixels of pages.
+    """
+    fitted = go.Figure(figure)
+    layouts = {}
+    for width in sorted(widths):
+        layout = page_layout(fitted, width)
+        if layout is None:
+            continue
+        # With what it had before, a figure that has room again is fitted, too.
+        fitted.update_layout(layout)
+        layouts[width] = dict(_paths({name: value for name, value in layout.items() if name != "meta"}))
+    return layouts
+
+
+def _paths(properties: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each property with its path: ``relayout`` replaces whole objects."""
+    for name, value in properties.items():
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _original(layout: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,33 @@
 """Records as one HTML page that loads nothing from a network."""
 
+import json
 from collections.abc import Sequence
 
 import jinja2
+import plotly.graph_objects as go
 
 from deeppool.figures.formatting import preformatted
+from deeppool.figures.page_width import page_layouts
 from deeppool.figures.record_view import RecordView
 
+WIDTHS = range(280, 1240, 80)
+"""Widths of a page in pixels that the texts of figures are fitted to."""
+_FIT = """
+const layouts = LAYOUTS, widths = Object.keys(layouts).map(Number);
+const plot = document.getElementById("{plot_id}");
+let fitted;
+new ResizeObserver(() => {
+  const width = Math.max(widths[0], ...widths.filter((width) => width <= plot.clientWidth));
+  if (width === fitted || !plot.clientWidth) return;
+  fitted = width;
+  plot.parentElement.style.height = layouts[width].height + "px";
+  Plotly.relayout(plot, structuredClone(layouts[width])).then(() => {
+    // Plotly keeps the width of a figure whose height was changed.
+    delete plot.layout.width;
+    Plotly.Plots.resize(plot);
+  });
+}).observe(plot);
+"""
 _PAGE = jinja2.Environment(autoescape=True).from_string(
     """<!doctype html>
 <html lang="en">
@@ -36,6 +57,16 @@ def record_page(title: str, views: Sequence[tuple[str, RecordView]]) -> str:
     for heading, view in views:
         figure = ""
         if view.figure is not None:
-            figure, plotly = view.figure.to_html(full_html=False, include_plotlyjs=plotly), False
+            script = _script(view.figure)
+            figure = view.figure.to_html(full_html=False, include_plotlyjs=plotly, post_script=script)
+            plotly = False
         sections.append((heading, figure, preformatted(view.text)))
     return _PAGE.render(title=title, sections=sections)
+
+
+def _script(figure: go.Figure) -> str | None:
+    """Returns JavaScript that fits a figure's texts to the width of the page; None where nothing changes."""
+    layouts = page_layouts(figure, WIDTHS)
+    # A text may hold "</script>".
+    text = json.dumps(layouts).replace("</", "<\\/")
+    return _FIT.replace("LAYOUTS", text) if layouts else None

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 import deeppool as dp
-from deeppool.figures.page_width import CHARACTER, MARGIN, page_layout
+from deeppool.figures.page_width import CHARACTER, MARGIN, page_layout, page_layouts
 from tests.figures.records import run_of, two_layer_plan
 
 WIDE = 3000
@@ -42,7 +42,7 @@ def words(text: str | None) -> list[str]:
     return unescape(re.sub("<br>", " ", text or "")).split()
 
 
-@pytest.mark.parametrize("width", [360, 500, 760])
+@pytest.mark.parametrize("width", [360, 500, 640, 760])
 @pytest.mark.parametrize("name", figures())
 def test_no_line_is_longer_than_the_page_and_no_word_is_lost(name: str, width: int) -> None:
     before = figures()[name]
@@ -123,3 +123,25 @@ def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
                 assert CHARACTER * len(re.sub(r"<[^>]+>", "", line)) <= max(room, 80), line
     # The legend needs a row more.
     assert fitted(long, 640).layout.margin.t > fitted(before, 640).layout.margin.t
+
+
+@pytest.mark.parametrize("name", figures())
+def test_the_layouts_of_a_page_without_a_kernel_are_those_of_each_width(name: str) -> None:
+    figure, widths = figures()[name], (2000, 360, 640)
+    before = figure.to_plotly_json()
+    layouts = page_layouts(figure, widths)
+    assert list(layouts) == sorted(widths)
+    assert figure.to_plotly_json() == before
+    shown = go.Figure(figure)
+    for width in (360, 2000, 640, 360):
+        # What plotly.js does: paths name a property, and what they do not name stays.
+        shown.update_layout({path.replace(".", "_"): value for path, value in layouts[width].items()})
+        expected = fitted(figure, width)
+        assert shown.layout.to_plotly_json() | {"meta": None} == expected.layout.to_plotly_json() | {"meta": None}
+
+
+def test_a_page_without_a_kernel_leaves_what_has_room_everywhere() -> None:
+    assert (
+        page_layouts(go.Figure(layout={"title": {"text": "short"}, "height": 300, "margin": {"t": 60, "b": 40}}), [600])
+        == {}
+    )
