@@ -20,6 +20,8 @@ TITLE_CHARACTER, CHARACTER = 9.2, 6.4
 """Widths of a character in pixels, a little more than the mean of the fonts."""
 TITLE_LINE, SUBTITLE_LINE, HEADING_LINE, LEGEND_ROW = 22, 16, 15, 19
 """Heights of a line in pixels."""
+TITLE_RAISE = 12
+"""Pixels by which plotly raises a title of several lines, however many."""
 TICK_CHARACTER, TICK_PADDING = 7.4, 20
 """Width of a character of the labels left of the panels in pixels, and what is beside them."""
 LABEL_MARGIN = 64
@@ -61,13 +63,11 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
     headings, rise, axes, grown = _headings(original, room)
     top = original["margin"]["t"] + above + legend + rise
     height = original["height"] + above + legend + rise + grown
+    raised = TITLE_RAISE * ("<br>" in title and "<br>" not in original["title"])
     fitted = {
         "title": {
             "text": title,
-            # plotly raises a title of several lines by about half of those that it has more.
-            "y": 1
-            - ((1 - original["title_y"]) * original["height"] + TITLE_LINE / 2 * _more_lines(title, original["title"]))
-            / height,
+            "y": 1 - ((1 - original["title_y"]) * original["height"] + raised) / height,
             "subtitle": {"text": subtitle},
         },
         "legend": {"y": 1 - ((1 - original["legend_y"]) * original["height"] + above) / height},

@@ -12,7 +12,7 @@ HEADS = (
     ColumnHead("forward", least_width=500),
     ColumnHead("backward", least_width=500),
     ColumnHead("sum"),
-    ColumnHead("share (%)", hint="of the iteration on one GPU"),
+    ColumnHead("share (%)", hint="of the iteration on one GPU", least_width=340),
     ColumnHead("spread (%)", hint="half the interquartile range of the runs, of their median", least_width=660),
     ColumnHead("parameters", least_width=580),
     ColumnHead("output", hint="bytes per sample of the layer's output", least_width=740),

@@ -32,7 +32,7 @@ class RunPanel(Panel):
         self.status = ipywidgets.Label()
         self.stop = ipywidgets.Button(description="Stop", layout=ipywidgets.Layout(width="6em"))
         self.devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
-        self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.status])
+        self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.status], layout={"flex_flow": "row wrap"})
         super().__init__([self._row])
         self._drawing = threading.Lock()
         self._drawn = -INTERVAL

@@ -23,6 +23,14 @@ TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot 
     }).filter(text => text.text.trim());
 })"""
 
+TITLES = """panel => [...panel.querySelectorAll('.js-plotly-plot:has(.gtitle)')].map(plot => {
+    const page = plot.getBoundingClientRect().top;
+    const boxes = kind => [...plot.querySelectorAll(kind)].map(text => text.getBoundingClientRect())
+        .filter(box => box.height);
+    const titles = boxes('.gtitle, .gtitle-subtitle'), entries = boxes('.legendtext');
+    return [{top: titles[0].top - page, bottom: Math.max(...titles.map(box => box.bottom))},
+            entries.length ? Math.min(...entries.map(box => box.top)) : null];
+})"""
 PICKER = "dp.widgets.ModelPicker(nn.Sequential(*[nn.Linear(4, 4) for _ in range(60)]), (4,))"
 IS_AS_WIDE_AS_ITS_PAGE = """panel => {
     const plot = panel.querySelector('.js-plotly-plot'), width = plot?.clientWidth;
@@ -49,6 +57,7 @@ def test_a_figure_in_a_scrolled_frame_follows_each_change_of_the_width(lab: Lab)
     for width in (1000, NARROW, 600, NARROW, 1000):
         notebook.page.set_viewport_size({"width": width, "height": HEIGHT})
         notebook.until(lambda: panel.evaluate(IS_AS_WIDE_AS_ITS_PAGE), seconds=20)
+        assert panel.locator(".widget-hprogress .progress").bounding_box()["height"] > 10
 
 
 def check_fits(notebook: Notebook, panel: Locator) -> None:
@@ -64,6 +73,9 @@ def check_fits(notebook: Notebook, panel: Locator) -> None:
     entries = [text for text in texts if text["kind"] == "legendtext"]
     for heading in (text for text in texts if text["kind"] == "annotation-text"):
         assert not any(heading["top"] < each["top"] < heading["bottom"] - 1 for each in entries), heading["text"]
+    for above, below in panel.evaluate(TITLES):
+        assert above["top"] < 16
+        assert below is None or above["bottom"] <= below + 1
     for table in panel.locator(".dp-table").all():
         assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
     assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 import deeppool as dp
-from deeppool.figures.page_width import CHARACTER, MARGIN, page_layout, page_layouts
+from deeppool.figures.page_width import CHARACTER, MARGIN, TITLE_RAISE, page_layout, page_layouts
 from tests.figures.records import run_of, two_layer_plan
 
 WIDE = 3000
@@ -145,3 +145,14 @@ def test_a_page_without_a_kernel_leaves_what_has_room_everywhere() -> None:
         page_layouts(go.Figure(layout={"title": {"text": "short"}, "height": 300, "margin": {"t": 60, "b": 40}}), [600])
         == {}
     )
+
+
+def test_plotly_raises_a_title_of_several_lines_by_as_much_however_many_they_are() -> None:
+    figure = dp.figures.layers(two_layer_plan())
+
+    def pixels(shown: go.Figure) -> float:
+        return (1 - shown.layout.title.y) * shown.layout.height
+
+    narrow = [fitted(figure, width) for width in (300, 180)]
+    assert [each.layout.title.text.count("<br>") for each in narrow] == [1, 3]
+    assert [pixels(each) - pixels(figure) for each in narrow] == pytest.approx([TITLE_RAISE] * 2)
