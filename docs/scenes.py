@@ -56,11 +56,11 @@ def wait_for_graph(notebook: Notebook, panel: Locator) -> None:
 def change_the_bound(notebook: Notebook, panel: Locator) -> None:
     """Runs both jobs under two bounds."""
     notebook.press(notebook.button(panel, "Launch"), "Enter")
-    notebook.until(lambda: has_bounds(notebook, panel, 1), seconds=300)
+    notebook.until(lambda: has_bounds(notebook, panel, 1), seconds=900)
     notebook.press(notebook.slider(panel, "Bound (% slower)"), *["ArrowLeft"] * 10)
-    notebook.until(lambda: has_bounds(notebook, panel, 2), seconds=300)
+    notebook.until(lambda: has_bounds(notebook, panel, 2), seconds=900)
     # Until the end, so that nothing changes while the picture is taken.
-    notebook.until(notebook.button(panel, "Launch").is_enabled, seconds=300)
+    notebook.until(notebook.button(panel, "Launch").is_enabled, seconds=900)
 
 
 def has_bounds(notebook: Notebook, panel: Locator, count: int) -> bool:
