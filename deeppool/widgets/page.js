@@ -21,6 +21,16 @@ function isDark() {
 const NARROW = 560; // pixels of a panel below which the label of a control stands above it
 const WIDTH_STEP = 20; // pixels; a scroll bar that comes and goes changes nothing
 
+// A slider's handle has no name, and its value is the number of an option.
+function describe(event) {
+  const handle = event.target.closest?.(".noUi-handle");
+  const slider = handle?.closest(".widget-slider, .widget-inline-hbox");
+  if (!slider) return;
+  const text = (part) => slider.querySelector(part)?.textContent.trim() ?? "";
+  handle.setAttribute("aria-label", text(".widget-label"));
+  handle.setAttribute("aria-valuetext", text(".widget-readout"));
+}
+
 function attach(panel, clicked, resized) {
   // Otherwise JupyterLab treats arrows and letters as notebook commands: "b" in a list inserts a cell.
   // It checks the focused element; Ctrl-S and the like stay JupyterLab's.
@@ -30,6 +40,8 @@ function attach(panel, clicked, resized) {
   };
   window.addEventListener("keydown", claim, true);
   panel.addEventListener("click", clicked, true);
+  panel.addEventListener("focusin", describe);
+  panel.addEventListener("keyup", describe);
   const resize = () => {
     // A figure whose height was changed keeps its width, and plotly then leaves it as it is.
     for (const plot of panel.querySelectorAll(".js-plotly-plot")) {
@@ -46,6 +58,8 @@ function attach(panel, clicked, resized) {
     sizes.disconnect();
     window.removeEventListener("keydown", claim, true);
     panel.removeEventListener("click", clicked, true);
+    panel.removeEventListener("focusin", describe);
+    panel.removeEventListener("keyup", describe);
   };
 }
 

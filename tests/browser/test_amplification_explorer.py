@@ -46,6 +46,8 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
     notebook.until(lambda: "on 16 GPUs" in notebook.figure(panel, COMPARISON).title)
     frontier = notebook.changed(panel, frontier, COMPARISON)
     assert notebook.value("explorer.plan.gpus") == 16
+    # What a screen reader says: ipywidgets' own is the number of the option, of a slider without a name.
+    assert panel.get_by_role("slider", name="GPUs", exact=True).get_attribute("aria-valuetext") == "16"
     assert len(frontier.trace("data parallel")["x"]) == 5
 
     notebook.press(notebook.button(panel, "static partitions"), "Enter")
