@@ -45,7 +45,8 @@ def test_a_table_is_sorted_and_chosen_from_by_keyboard_and_a_measurement_started
     assert two.title == "2 layers of vgg16"
     assert notebook.value("shipped.selected") == tuple(by_time[:2])
     assert panel.locator("tbody button[aria-pressed='true']").all_inner_texts() == by_time[:2]
-    assert sum(trace["name"].endswith(", measured") for trace in two.traces) == 2
+    # The title changes before the traces.
+    notebook.until(lambda: sum(x["name"].endswith(", measured") for x in notebook.figure(panel).traces) == 2)
 
     words = panel.get_by_label("filter rows")
     words.fill("CLASS .3")
