@@ -10,6 +10,7 @@ from tests.browser.notebook import Notebook
 
 NARROW = 800
 PANELS = {
+    "dp-collocation-panel": "dp.widgets.CollocationPanel(dp.plan(profile, 2, 16))",
     "dp-timeline-view": "dp.widgets.TimelineView(dp.plan(profile, 8, 64, 2.0), dp.plan(profile, 2, 64))",
     "dp-profile-panel": "dp.widgets.ProfilePanel(profile)",
     "dp-amplification-explorer": "dp.widgets.AmplificationExplorer(profile, gpus=4)",
@@ -23,13 +24,18 @@ TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot 
     }).filter(text => text.text.trim());
 })"""
 
-TITLES = """panel => [...panel.querySelectorAll('.js-plotly-plot:has(.gtitle)')].map(plot => {
+FIELDS_CUT = """panel => {
+    const right = panel.getBoundingClientRect().right;
+    return [...panel.querySelectorAll('input, select')].filter(field => field.offsetParent)
+        .filter(field => field.getBoundingClientRect().right > right).map(field => field.outerHTML);
+}"""
+TITLES = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot => {
     const page = plot.getBoundingClientRect().top;
     const boxes = kind => [...plot.querySelectorAll(kind)].map(text => text.getBoundingClientRect())
         .filter(box => box.height);
     const titles = boxes('.gtitle, .gtitle-subtitle'), entries = boxes('.legendtext');
-    return [{top: titles[0].top - page, bottom: Math.max(...titles.map(box => box.bottom))},
-            entries.length ? Math.min(...entries.map(box => box.top)) : null];
+    return !titles.length ? [] : [[{top: titles[0].top - page, bottom: Math.max(...titles.map(box => box.bottom))},
+            entries.length ? Math.min(...entries.map(box => box.top)) : null]];
 })"""
 PICKER = "dp.widgets.ModelPicker(nn.Sequential(*[nn.Linear(4, 4) for _ in range(60)]), (4,))"
 IS_AS_WIDE_AS_ITS_PAGE = """panel => {
@@ -67,7 +73,9 @@ def check_fits(notebook: Notebook, panel: Locator) -> None:
         texts = panel.evaluate(TEXTS)
         return [] if not texts else [text for text in texts if text["over"] > 0 or text["left"] < 0]
 
-    notebook.until(lambda: panel.evaluate(TEXTS) and not cut())
+    assert panel.evaluate(FIELDS_CUT) == []
+    if panel.locator(".js-plotly-plot").count():
+        notebook.until(lambda: panel.evaluate(TEXTS) and not cut())
     # A legend has no heading in it.
     texts = panel.evaluate(TEXTS)
     entries = [text for text in texts if text["kind"] == "legendtext"]
