@@ -103,4 +103,4 @@ def test_a_measured_run_takes_one_training_without_an_end_of_its_own(tmp_path: P
 )
 def test_a_training_refuses_an_invalid_background_before_a_process_starts(choices, message) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        dp.train(two_layer_plan(), None, steps=1, **choices)
+        dp.train(two_layer_plan(), TRAINING, steps=1, **choices)

@@ -271,9 +271,9 @@ def test_what_cannot_run_is_refused_at_once(coordinator: dp.Coordinator) -> None
         coordinator.submit_background(SMALL, gpus=3)
     with pytest.raises(InvalidValueError, match="steps must be at least 1, got 0"):
         coordinator.submit(make_plan(2), make_job(), steps=0)
-    with pytest.raises(InvalidValueError, match=r"gpus must be an integer, got 1\.0"):
+    with pytest.raises(InvalidValueError, match=r"gpus must be a whole number, got 1\.0"):
         coordinator.submit_background(SMALL, gpus=1.0)
-    with pytest.raises(InvalidValueError, match="steps must be an integer, got '3'"):
+    with pytest.raises(InvalidValueError, match="steps must be a whole number, got '3'"):
         coordinator.submit(make_plan(2), make_job(), steps="3")
     with pytest.raises(InvalidValueError, match="there is no job 999"):
         coordinator.cancel(999)

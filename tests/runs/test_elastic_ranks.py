@@ -316,8 +316,8 @@ def test_what_cannot_be_planned_for_the_fewest_is_an_error_at_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("choices", "phrase"),
     [
-        ({"min_ranks": 3}, "min_ranks must be 1 to 2, the plan's GPUs, got 3"),
-        ({"min_ranks": 0}, "min_ranks must be 1 to 2, the plan's GPUs, got 0"),
+        ({"min_ranks": 3}, "min_ranks must be at most 2, got 3 \\(the plan is for 2 GPUs\\)"),
+        ({"min_ranks": 0}, "min_ranks must be at least 1, got 0"),
         ({"restarts": 0}, "got a profile, checkpoints and 0 restarts"),
         ({"profile": None}, "got no profile, checkpoints and 1 restarts"),
         ({"checkpoints": None}, "got a profile, no checkpoints and 1 restarts"),

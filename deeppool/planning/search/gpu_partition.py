@@ -116,6 +116,10 @@ def partition_set(
     widths = tuple(count for count in gpu_counts if count < width)
     found: list[Partition] = [(BranchGroup(tuple(range(branches)), width, 0, SAME_START),)]
     bounds: list[Partition] = []
+    behind = [count for count in widths if count <= width - gpus_per_node]
+    if branches > 1 and behind and not near_is_fast:
+        # Another node may be faster to reach than other GPUs of this one.
+        found.append((BranchGroup(tuple(range(branches)), behind[-1], gpus_per_node, CROSS_NODE),))
     if branches > MAX_BRANCHES and widths:
         # Not every grouping is tried; no group is faster than each branch by itself on all GPUs.
         bounds.append(tuple(BranchGroup((x,), width, 0, SAME_START) for x in range(branches)) if near_is_fast else ())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.planning.search import gpu_partition
-from deeppool.planning.search.gpu_partition import partition_set
+from deeppool.planning.search.gpu_partition import BranchGroup, partition_set
 from tests.sampling import examples
 
 
@@ -70,6 +70,15 @@ def test_branches_are_grouped_in_every_way():
     assert found[0] == ((0, 1, 2),)
     pairs = {frozenset(groups) for groups in found if len(groups) == 2}
     assert pairs == {frozenset({(a,), tuple(sorted({0, 1, 2} - {a}))}) for a in range(3)}
+
+
+def test_a_block_leaves_for_another_node_only_where_that_is_faster_to_reach():
+    """Two branches, one after another, on up to 4 of 6 GPUs behind the first node of two."""
+    away = (BranchGroup((0, 1), 4, 2, CROSS_NODE),)
+    assert away in partition_set(2, (1, 2, 4, 6), 6, 2, near_is_fast=False).arrangements
+    assert away not in partition_set(2, (1, 2, 4, 6), 6, 2).arrangements
+    # One branch has no other one to leave GPUs to.
+    assert len(partition_set(1, (1, 2, 4, 6), 6, 2, near_is_fast=False).arrangements) == 1
 
 
 def test_five_branches_have_52_divisions_and_six_are_divided_evenly():
