@@ -27,7 +27,7 @@ LEAST_GAIN = 1e-4
 RANDOM_CHANGES = 2
 """Changes at random before another climb, which looks near to them."""
 MOST_VAIN = 20
-"""Climbs in a row without gain after which no other one follows."""
+"""Climbs in a row without gain after which no other one follows; of small models as many as there are layers."""
 
 Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
@@ -44,7 +44,7 @@ def improve(plans: Iterable[Placement], permitted: Permitted) -> Placement:
     """
     rng = random.Random(0)  # the same plan each time
     best, vain = min((climb(plan, permitted) for plan in plans), key=_time), 0
-    while vain < MOST_VAIN:
+    while vain < min(MOST_VAIN, len(best.options)):
         other, near = best, set[int]()
         for _ in range(RANDOM_CHANGES):
             other, layers = _change_at_random(other, permitted, rng)

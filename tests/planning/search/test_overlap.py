@@ -20,7 +20,7 @@ from deeppool.graph.series_parallel import ParallelBlock, decompose, layers_of, 
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
-from deeppool.planning.search import flow_shop, overlap
+from deeppool.planning.search import flow_shop, hill_climbing, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.search.overlap import BOUND_SHARES, bounding_plan, least_sync, search_overlapping
@@ -122,8 +122,9 @@ def test_the_bound_of_a_plan_over_all_gpu_counts_is_valid(problem, limit, some_l
         check(problem, limit, "all")
 
 
-def test_more_gpu_counts_than_the_flow_shop_can_follow_make_no_slower_plan():
+def test_more_gpu_counts_than_the_flow_shop_can_follow_make_no_slower_plan(monkeypatch):
     """19 counts of ResNet-50 on 32 GPUs: the ways that were left took 6.5 % longer than the best of 6 counts."""
+    monkeypatch.setattr(hill_climbing, "MOST_VAIN", 0)
     profile = find_profile("resnet50-h200")
     times = [
         plan(profile, cluster_for(profile, 32), 128, overlap_sync=True, gpu_counts=which).iteration_time
