@@ -132,7 +132,7 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
     allowed = budget * (1 + TOLERANCE)
     best, bound = Placement(costs, *efficient.trace(efficient.within(budget))), efficient.bound(allowed)
     if best.iteration_time > bound * PROVED and best.gpu_seconds <= allowed:
-        best = improve([best], lambda plan, _: plan.gpu_seconds <= allowed)
+        best = improve([best], lambda plan, _: plan.gpu_seconds <= allowed, bound)
     claim = certificate(max(1.0, best.iteration_time / bound))
     return SearchResult(best.options, best.starts, best.iteration_time, claim)
 

@@ -24,6 +24,8 @@ MOST_TIMED = 200_000
 """Layers to time at most, of all changes together."""
 LEAST_GAIN = 1e-4
 """Relative gain from which a change is made."""
+FAR = 1.05
+"""A plan within this factor of the bound is not changed at random: that took longer, and gained 0.5 % at most."""
 RANDOM_CHANGES = 2
 """Changes at random before another climb, which looks near to them."""
 MOST_VAIN = 20
@@ -35,16 +37,17 @@ Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
 
-def improve(plans: Iterable[Placement], permitted: Permitted) -> Placement:
-    """Returns the best plan of climbs from some plans, and from random changes of the best one.
+def improve(plans: Iterable[Placement], permitted: Permitted, bound: float) -> Placement:
+    """Returns the best plan of climbs from some plans, and from random changes of the best one while it is far.
 
     Args:
         plans: where to start; they are permitted.
         permitted: whether a change is.
+        bound: seconds that no permitted plan beats.
     """
     rng = random.Random(0)  # the same plan each time
     best, vain = min((climb(plan, permitted) for plan in plans), key=_time), 0
-    while vain < min(MOST_VAIN, len(best.options)):
+    while vain < min(MOST_VAIN, len(best.options)) and best.iteration_time > bound * FAR:
         other, near = best, set[int]()
         for _ in range(RANDOM_CHANGES):
             other, layers = _change_at_random(other, permitted, rng)

@@ -91,7 +91,7 @@ def search_fitting(
         return within and problem.fits(plan)
 
     if best.iteration_time > bound * PROVED:
-        best = improve([best], permitted)
+        best = improve([best], permitted, bound)
     factor = best.iteration_time / bound
     claim = certificate(1.0 if factor <= 1 + TOLERANCE else factor)
     return SearchResult(best.options, best.starts, best.iteration_time, claim)

@@ -142,7 +142,7 @@ def _improved(
         other = Placement(costs, divided.choices, divided.starts)
         if permitted(other, range(len(other.options))):
             starts.append(other)
-    return improve(dict.fromkeys(starts), permitted)
+    return improve(dict.fromkeys(starts), permitted, bound)
 
 
 def _near_powers(costs: CostTable) -> list[int]:

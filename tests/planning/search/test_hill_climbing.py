@@ -103,11 +103,13 @@ def test_changes_at_random_lead_to_a_plan_that_no_single_change_reaches(monkeypa
     apart = Placement(costs, (0, 1), (0, 0))
     assert apart.iteration_time == pytest.approx(7.0)
     assert climb(apart, ANY) is apart
-    found = improve([apart], ANY)
+    found = improve([apart], ANY, 6.6)
     assert found.options == (2, 2)
     assert found.iteration_time == pytest.approx(3.0)
+    # A bound of 7 / 1.05 s or more says that it is near.
+    assert improve([apart], ANY, 6.7) is apart
     monkeypatch.setattr(hill_climbing, "MOST_VAIN", 0)
-    assert improve([apart], ANY) is apart
+    assert improve([apart], ANY, 6.6) is apart
 
 
 def test_it_ends_when_enough_was_tried(monkeypatch):
@@ -122,7 +124,7 @@ def test_a_changed_plan_is_no_slower_keeps_the_limit_and_shares_no_gpu(problem, 
     costs = costs_of(*problem)
     found = search(costs, limit)
     before = Placement(costs, found.choices, found.starts)
-    after = improve([before], partial(keep_limit, limit))
+    after = improve([before], partial(keep_limit, limit), 0.0)
     assert after.iteration_time <= before.iteration_time
     assert keep_limit(limit, after, range(len(after.options)))
     assert all(after.gpu_count(layer) <= width for layer, width in enumerate(after.free_widths))
