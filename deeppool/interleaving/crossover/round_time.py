@@ -42,7 +42,7 @@ class JobCosts:
         object.__setattr__(self, "memory", whole_number(f"memory of '{self.name}'", self.memory, least=None))
         if not (0 < self.compute < math.inf and 0 <= self.communication < math.inf and self.memory >= 0):
             raise InvalidValueError(
-                f"costs of '{self.name}' must be positive, got {self.compute:g} s of computing, "
+                f"costs of '{self.name}' must be positive and finite, got {self.compute:g} s of computing, "
                 f"{self.communication:g} s of communication and {self.memory} bytes"
             )
 

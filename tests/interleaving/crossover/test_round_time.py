@@ -79,7 +79,7 @@ def test_one_job_is_plain_synchronous_training() -> None:
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        ({"compute": math.inf}, "costs of 'a' must be positive, got inf s of computing"),
+        ({"compute": math.inf}, "costs of 'a' must be positive and finite, got inf s of computing"),
         ({"communication": True}, "communication of 'a' must be a number, got True"),
         ({"memory": 1.5}, r"memory of 'a' must be a whole number, got 1\.5"),
     ],
@@ -90,5 +90,5 @@ def test_costs_are_finite_numbers(costs: dict[str, Any], message: str) -> None:
 
 
 def test_costs_must_be_positive() -> None:
-    with pytest.raises(InvalidValueError, match=r"costs of 'a' must be positive, got 0 s of computing"):
+    with pytest.raises(InvalidValueError, match=r"costs of 'a' must be positive and finite, got 0 s of computing"):
         JobCosts("a", 0.0, 1.0)
