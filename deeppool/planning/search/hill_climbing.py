@@ -21,11 +21,11 @@ from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.placement import Placement
 
 MOST_TIMED = 200_000
-"""Layers to time at most, of all changes together."""
+"""Layers to time at most in one climb, of all changes together."""
 LEAST_GAIN = 1e-4
 """Relative gain from which a change is made."""
 FAR = 1.05
-"""A plan within this factor of the bound is not changed at random: that took longer, and gained 0.5 % at most."""
+"""A plan within this factor of the bound is not changed at random: that took long, and gained little."""
 RANDOM_CHANGES = 2
 """Changes at random before another climb, which looks near to them."""
 MOST_VAIN = 20
@@ -75,7 +75,7 @@ def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None) -
     Args:
         plan: where to start; it is permitted.
         permitted: whether a change is.
-        near: layers near to which to look for changes, and where there are some near to those; None: anywhere.
+        near: layers of which changes have one at least; those beside a change that is made are added. None: all.
     """
     left, before = MOST_TIMED // len(plan.options), None
     while plan is not before:

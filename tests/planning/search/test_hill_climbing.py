@@ -112,6 +112,17 @@ def test_changes_at_random_lead_to_a_plan_that_no_single_change_reaches(monkeypa
     assert improve([apart], ANY, 6.6) is apart
 
 
+def test_a_climb_near_to_a_layer_leaves_others_alone():
+    """Each of four layers takes 3 s on two GPUs and not 9; transfers take no time. The second one is there already."""
+    costs = layers([(1.0, 2.0)] * 4, [0] * 4)
+    plan = Placement(costs, (0, 1, 0, 0), (0,) * 4)
+    assert climb(plan, ANY, {1}) is plan
+    assert climb(plan, ANY, {0}).options == (1, 1, 0, 0)
+    near = {2}
+    assert climb(plan, ANY, near).options == (0, 1, 1, 1)
+    assert near == {1, 2, 3, 4}
+
+
 def test_it_ends_when_enough_was_tried(monkeypatch):
     costs = layers([(1.0, 2.0)] * 2, [0, 0])
     monkeypatch.setattr(hill_climbing, "MOST_TIMED", 1)
