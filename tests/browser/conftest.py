@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import Lab, opened
-from tests.browser.lab_command import LabCommand
+from tests.browser.lab_command import LabCommand, edited_copy
+from tests.browser.notebook import Notebook
 from tests.browser.server import chromium
 
 HERE = Path(__file__).parent
@@ -35,6 +36,14 @@ def lab_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCommand
     with LabCommand(tmp_path_factory.mktemp("lab-command") / "jupyter") as server:
         yield server
     assert not server.ready()
+
+
+@pytest.fixture(scope="package")
+def users_notebook(laboratory: Lab, lab_command: LabCommand) -> Iterator[Notebook]:
+    """A copy on the product's server, after it has run, for all: its page stays as it is."""
+    users = Lab(lab_command, laboratory.browser)
+    yield users.open_file(edited_copy(lab_command.root), seconds=300)
+    users.end()
 
 
 @pytest.fixture

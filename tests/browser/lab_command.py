@@ -3,9 +3,15 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import nbformat
+
 from tests.browser.server import OPTIONS, SETTINGS, Server
+from tests.notebooks.test_notebook_runs import TINY
+
+COPY = "02-model-and-layers.ipynb"
 
 
 class LabCommand(Server):
@@ -30,3 +36,12 @@ class LabCommand(Server):
             self.token = json.loads(text)["token"]
             return super().ready()
         return False
+
+
+def edited_copy(folder: Path) -> Path:
+    """A notebook of the user's copies, after they have changed its parameters."""
+    notebook = nbformat.read(folder / COPY, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    cell.source += "\n" + "\n".join(f"{name} = {value!r}" for name, value in TINY.items())
+    nbformat.write(notebook, folder / COPY)
+    return folder / COPY

@@ -3,17 +3,12 @@
 import subprocess
 import urllib.error
 import urllib.request
-from pathlib import Path
 
-import nbformat
 import psutil
 
-from tests.browser.lab import Lab
-from tests.browser.lab_command import LabCommand
+from tests.browser.lab_command import COPY, LabCommand
+from tests.browser.notebook import Notebook
 from tests.browser.server import environment
-from tests.notebooks.test_notebook_runs import TINY
-
-COPY = "02-model-and-layers.ipynb"
 
 
 def refused(url: str) -> bool:
@@ -32,15 +27,9 @@ def listening(process: psutil.Process) -> set[str]:
     return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
 
 
-def edited(path: Path) -> None:
-    """As a user changes a parameter."""
-    notebook = nbformat.read(path, as_version=4)
-    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-    cell.source += "\n" + "\n".join(f"{name} = {value!r}" for name, value in TINY.items())
-    nbformat.write(notebook, path)
-
-
-def test_the_users_copy_runs_behind_a_token_on_this_machine_only(lab_command: LabCommand, lab: Lab) -> None:
+def test_the_users_copy_runs_behind_a_token_on_this_machine_only(
+    lab_command: LabCommand, users_notebook: Notebook
+) -> None:
     server = lab_command
     assert f"Your notebooks are in {server.root}: edited copies are kept" in server.log.read_text()
     assert len(server.token) >= 32
@@ -52,13 +41,10 @@ def test_the_users_copy_runs_behind_a_token_on_this_machine_only(lab_command: La
     )
     assert second.returncode == 1
     assert f"port {server.port} is not available" in second.stderr.decode()
-    edited(server.root / COPY)
-    users = Lab(server, lab.browser)
-    notebook = users.open_file(server.root / COPY, seconds=300)
+    notebook = users_notebook
     assert notebook.outputs(0) == []
     assert listening(server.process()) == {"127.0.0.1"}
     assert notebook.subshells() == []
     assert notebook.page.locator(".Toastify__toast").count() == 0
     tools = notebook.tools()
     assert "Zoom" in tools and "Share chart..." not in tools
-    users.end()

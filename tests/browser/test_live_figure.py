@@ -7,18 +7,21 @@ from tests.browser.lab import Lab
 HELD = """
 import plotly.graph_objects as go
 import deeppool as dp
-go.FigureWidget._esm = "await globalThis.opened;" + str(go.FigureWidget._esm)
+loaded, go.FigureWidget._esm = go.FigureWidget._esm, "await globalThis.opened;" + str(go.FigureWidget._esm)
 """
 TWO = """
 figures = [dp.widgets.LiveFigure(go.Figure(go.Scatter(x=[0, 1], y=[0, 1]))) for _ in range(2)]
 dp.widgets.Panel(figures)
 """
 GATE = """() => {
+    // As in a page that has shown no figure.
+    globalThis.deeppoolPlotly = {};
     globalThis.opened = new Promise(open => globalThis.open = open);
     // What anywidget does to a widget that takes two seconds to start, at a moment of the test's.
     const giveUp = new AbortController();
+    const timeout = AbortSignal.timeout;
     AbortSignal.timeout = () => giveUp.signal;
-    globalThis.giveUp = () => giveUp.abort();
+    globalThis.giveUp = () => { giveUp.abort(); AbortSignal.timeout = timeout; };
 }"""
 
 
@@ -69,12 +72,13 @@ def test_a_figure_of_a_notebook_that_is_opened_without_a_kernel_has_its_height(l
 
 
 def test_what_the_kernel_draws_while_the_library_loads_is_drawn_when_it_has(lab: Lab) -> None:
-    notebook = lab.open(["import deeppool as dp"])
+    notebook = lab.open_shared(["first = 1"])
     notebook.page.evaluate(GATE)
     notebook.replace_cells([HELD, TWO])
     notebook.run_all()
+    notebook.value("setattr(go.FigureWidget, '_esm', loaded)")
     # The figures have started, and their library has not.
-    notebook.until(lambda: notebook.page.evaluate("Object.keys(globalThis.deeppoolPlotly ?? {}).length") == 1)
+    notebook.until(lambda: notebook.page.evaluate("Object.keys(globalThis.deeppoolPlotly).length") == 1)
     notebook.page.evaluate("giveUp()")
     notebook.value("figures[0].draw(go.Figure(go.Scatter(x=[0, 1], y=[5, 6])))")
     notebook.value("figures[1].draw(go.Figure([go.Bar(x=[0, 1], y=[7, 8]), go.Bar(x=[0, 1], y=[1, 2])]))")

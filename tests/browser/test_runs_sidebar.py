@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.lab import Lab
-from tests.browser.lab_command import LabCommand
+from tests.browser.lab_command import COPY, LabCommand
+from tests.browser.notebook import Notebook
 from tests.browser.test_lab_command import refused
 
 RUN = """
 import queue
-import deeppool as dp
 from deeppool.base import cancellation, run_registry
 
 @run_registry.registered
@@ -26,13 +25,13 @@ run = dp.start(train, "vgg16")
 """
 
 
-def test_a_run_is_seen_and_stopped_in_the_sidebar(lab_command: LabCommand, lab: Lab) -> None:
+def test_a_run_is_seen_and_stopped_in_the_sidebar(lab_command: LabCommand, users_notebook: Notebook) -> None:
     server = lab_command
     assert refused(f"{server.url}/deeppool/runs")
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(urllib.request.Request(f"{server.url}/deeppool/runs/1-1/stop", method="POST"))
-    users = Lab(server, lab.browser)
-    notebook = users.open([RUN])
+    notebook = users_notebook
+    notebook.value(f"exec({RUN!r}, globals())")
     page = notebook.page
     page.locator(".lm-TabBar-tab[data-id='deeppool-runs']").click()
     panel = page.locator(".dp-runs-sidebar")
@@ -42,9 +41,8 @@ def test_a_run_is_seen_and_stopped_in_the_sidebar(lab_command: LabCommand, lab: 
     if folder := os.environ.get("DEEPPOOL_PICTURES"):
         page.screenshot(path=Path(folder) / "runs-sidebar.png")
     (told,) = server.ask("GET", "/deeppool/runs")["runs"]
-    assert told["where"] == "test.ipynb" and json.dumps(told)
+    assert told["where"] == COPY and json.dumps(told)
     notebook.press(panel.get_by_role("button", name="Stop"), "Enter")
     notebook.until(lambda: "You have no runs in progress" in panel.inner_text())
     notebook.until(lambda: notebook.value("run.state") == "cancelled")
     assert panel.get_by_role("alert").inner_text() == ""
-    users.end()
