@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from tests.adapters.ranks import RANKS, SAMPLES, STEPS, TRYING, Net, dataset, join
+from tests.adapters.ranks import RANKS, SAMPLES, STEPS, TRYING, Net, dataset, join, preload
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -19,6 +19,10 @@ CASES: dict[str, dict[str, Any]] = {
     "read in epochs": {"limit_val_batches": 0},
     "fp16": {},
 }
+
+
+def prepare(folder: Path, port: int) -> None:
+    preload("lightning.pytorch", "deeppool.adapters.lightning")
 
 
 def run(rank: int, folder: Path, port: int) -> None:

@@ -1,6 +1,8 @@
 """What the ranks of these tests train, and where."""
 
+import importlib
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,10 +40,17 @@ def dataset(samples: int) -> list[dict[str, torch.Tensor]]:
     return [{"x": row, "labels": row.sin().sum()} for row in x]
 
 
+def preload(*modules: str) -> None:
+    """Imports what all ranks need, in the process that they are forked from."""
+    warnings.simplefilter("ignore")
+    define_missing_operators()  # of torchvision, which the libraries import
+    for module in modules:
+        importlib.import_module(module)
+
+
 def join(rank: int, port: int) -> None:
     """Says of this process what torchrun would."""
     torch.set_num_threads(1)
-    define_missing_operators()  # of torchvision, which the libraries import
     place: Mapping[str, Any] = {
         "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "GROUP_RANK": 0,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test",

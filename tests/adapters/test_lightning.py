@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(lightning_rank.run, (folder, free_port()), RANKS)
+    run_ranks(lightning_rank.run, (folder, free_port()), RANKS, lightning_rank.prepare)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
 

@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks(transformers_rank.run, (folder, free_port()), RANKS)
+    run_ranks(transformers_rank.run, (folder, free_port()), RANKS, transformers_rank.prepare)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import deeppool as dp
-from tests.adapters.ranks import RANKS, SAMPLES, STEPS, TRYING, Net, dataset, join
+from tests.adapters.ranks import RANKS, SAMPLES, STEPS, TRYING, Net, dataset, join, preload
 
 CASES = {
     "clipped": {"max_grad_norm": 0.1},
@@ -20,6 +20,10 @@ CASES = {
 }
 FAILING = STEPS - 10
 """Updates before the forward that fails."""
+
+
+def prepare(folder: Path, port: int) -> None:
+    preload("transformers.trainer", "accelerate", "deeppool.adapters.transformers")
 
 
 def run(rank: int, folder: Path, port: int) -> None:
