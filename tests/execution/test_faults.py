@@ -154,7 +154,7 @@ def test_a_lost_background_job_does_not_affect_the_foreground(
     samples: list[LiveSample] = []
     lost = threading.Event()
     # Equals of the foreground: at the lowest priority one may get nothing where something else uses its core.
-    choices = {"background": EXAMPLE, "policy": "naive", "seconds": 2, "on_sample": samples.append}
+    choices = {"background": EXAMPLE, "policy": "naive", "seconds": 1, "on_sample": samples.append}
     with launched(dp.load(plan_file), may_measure=lost, **choices) as run:
         everything = ranks() + backgrounds()
         backgrounds()[1].send_signal(what)

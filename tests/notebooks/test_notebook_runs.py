@@ -23,7 +23,7 @@ TINY = {
     "batch_sizes": [1, 2, 4],
     "global_batch": 4,
     "background": EXAMPLE,
-    "seconds": 2,
+    "seconds": 1,
 }
 TINIEST: dict[str, dict[str, Any]] = {
     "planning": {"gpus": 4, "limits": [1.0, None]},

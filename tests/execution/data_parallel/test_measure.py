@@ -11,6 +11,7 @@ from deeppool import figures
 from deeppool.base.timeline import Timeline
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
 from deeppool.errors import InvalidValueError
+from deeppool.execution.data_parallel import measure
 from deeppool.execution.data_parallel.compared_methods import DataParallel, Trainee
 from deeppool.execution.data_parallel.measure import METHODS
 from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
@@ -82,7 +83,9 @@ def test_a_record_prints_a_line_per_method_and_is_drawn() -> None:
 
 
 @pytest.mark.processes
-def test_all_methods_are_measured_by_turns(tmp_path: Path) -> None:
+def test_all_methods_are_measured_by_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The largest is enough for a bandwidth to show.
+    monkeypatch.setattr(measure, "SIZES", (2**8, 2**16, 2**22))
     so_far: list[MeasuredTransfers] = []
     found = dp.measure_transfers(
         make_job(),
@@ -91,7 +94,7 @@ def test_all_methods_are_measured_by_turns(tmp_path: Path) -> None:
         repetitions=2,
         iterations=2,
         buckets=[400.0],
-        network_seconds=1.0,
+        network_seconds=0.3,
         on_record=so_far.append,
     )
     assert [each.method for each in found.methods] == list(METHODS)
