@@ -1,6 +1,5 @@
 """Nightly runs of small notebooks: one measures, one fails; interrupted, over budget, on a full disk."""
 
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
 from deeppool.processes import stop_detector
+from tests.command import Command
 from tests.evaluation.folders import SETUP, write_notebook
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -165,8 +165,8 @@ def test_an_interrupted_run_of_other_notebooks_is_closed_as_it_is(notebooks: Pat
     assert found.report.fine
 
 
-def test_a_stopped_kernel_fails_its_notebook_and_the_others_run(
-    notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stopped_kernel_fails_its_notebook_and_the_others_run_and_the_command_exits_with_1(
+    notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deeppool: Command
 ) -> None:
     # Without a budget it would be waited for forever.
     monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
@@ -174,9 +174,12 @@ def test_a_stopped_kernel_fails_its_notebook_and_the_others_run(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     write_notebook(notebooks / "evaluation" / "fig1-fails.ipynb", STOPS)
-    found = nightly(tmp_path / "nights", ["fig1", "clock"], notebooks=notebooks).report
-    (stopped,) = found.broken
-    assert stopped.problem == "notebook fig1: a signal stopped its process for 1 s, and it was ended"
+    done = deeppool("nightly", "fig1", "clock", "-o", tmp_path / "nights", "--notebooks", notebooks, "--json")
+    assert (done.code, done.json["fine"]) == (1, False)
+    (stopped,) = done.json["verdict"]["broken"]
+    assert stopped["notebook"] == "fig1"
+    assert stopped["problem"] == "notebook fig1: a signal stopped its process for 1 s, and it was ended"
+    assert Path(done.json["folder"], "index.html").is_file()
     # The process that wrote the kernel's connection file was killed.
     assert not any(temporary.iterdir())
     assert runs(tmp_path) == 1
@@ -249,19 +252,6 @@ def test_a_full_disk_leaves_the_earlier_runs_whole_and_the_same_call_continues(n
         assert nightly(disk / "nights", notebooks=notebooks).report.compared == ("2026-01-05",)
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-def test_the_command_exits_with_1_when_a_notebook_failed_and_its_json_is_one_object(
-    notebooks: Path, tmp_path: Path
-) -> None:
-    shutil.rmtree(notebooks / "evaluation")
-    write_notebook(notebooks / "01-clock.ipynb", "1 / 0")
-    command = [sys.executable, "-m", "deeppool.cli", "nightly", "-o", tmp_path / "nights", "--notebooks", notebooks]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=500, check=False)
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["fine"]) == (1, False)
-    assert found["verdict"]["broken"][0]["notebook"] == "clock"
-    assert Path(found["folder"], "index.html").is_file()
 
 
 @pytest.mark.parametrize(
