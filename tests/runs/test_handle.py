@@ -295,7 +295,8 @@ def test_a_run_ends_with_the_script_that_does_not_wait_for_it(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+# A launcher's death is that of a command in test_faults.py, and what a notebook shows is in the browser tests.
+@pytest.mark.stress
 @with_processes
 def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
     from jupyter_client.manager import KernelManager
