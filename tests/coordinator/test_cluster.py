@@ -60,7 +60,9 @@ class Nodes:
     """For temporary files of all processes."""
 
     def add_other(self) -> Any:
-        return self.cluster.add_node(num_cpus=1, node_ip_address=OTHER, temp_dir=f"{self.folder}/ray")
+        return self.cluster.add_node(
+            num_cpus=1, node_ip_address=OTHER, temp_dir=f"{self.folder}/ray", include_log_monitor=False
+        )
 
     def start(self) -> dp.Coordinator:
         return dp.Coordinator.start(self.cluster.address)
@@ -87,7 +89,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
                 "health_check_failure_threshold": 2,
             }
             cluster.add_node(
-                num_cpus=1, node_ip_address=HEAD, temp_dir=f"{folder}/ray", include_dashboard=False, _system_config=soon
+                num_cpus=1,
+                node_ip_address=HEAD,
+                temp_dir=f"{folder}/ray",
+                include_dashboard=False,
+                include_log_monitor=False,
+                no_monitor=True,
+                _system_config=soon,
             )
             found = Nodes(ray, cluster, None, Path(folder))
             found.other = found.add_other()
