@@ -12,7 +12,7 @@ from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.device.cpu import CpuDevice
 from deeppool.errors import RunError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
-from tests.execution.data_parallel.wrapped_rank import CASES, CLUSTER, PREDICTED, run
+from tests.execution.data_parallel.wrapped_rank import CASES, CLUSTER, PREDICTED, prepare, run
 from tests.ranks import run_ranks
 
 EVERY = [case.name for case in CASES]
@@ -29,7 +29,7 @@ EVERY = [case.name for case in CASES]
 )
 def test_parameters_are_those_of_one_process_on_any_number_of_ranks(counts: dict, tmp_path: Path) -> None:
     """In every rank: values, evaluation, checkpoint, and versions that forwards read; see wrapped_rank.train."""
-    run_ranks(run, (8, counts, str(tmp_path)), 8)
+    run_ranks(run, (8, counts, str(tmp_path)), 8, prepare)
     answers = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(8)]
     for count, names in counts.items():
         for case in (case for case in CASES if case.name in names):

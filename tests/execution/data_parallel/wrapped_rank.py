@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,7 @@ def make_optimizer(case: Case, model: nn.Module):
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if case.scheduled else None
 
 
+@cache
 def one_process(case: Case, ranks: int) -> tuple[list[dict[str, torch.Tensor]], list[torch.Tensor]]:
     """Parameters after each update of plain training on the samples of all ranks, and the outputs for some of them."""
     model = Model()
@@ -216,6 +218,14 @@ def check_timeline(training: ScheduledTraining) -> None:
     assert {"forward", "backward"} <= kinds
     assert timeline.provenance == "measured"
     assert min(span.start for span in timeline.spans) == 0
+
+
+def prepare(ranks: int, counts: dict[int, list[str]], folder: str) -> None:
+    """Trains in one process, for all ranks."""
+    for count, names in counts.items():
+        for case in CASES:
+            if case.name in names:
+                one_process(case, count)
 
 
 def run(rank: int, ranks: int, counts: dict[int, list[str]], folder: str) -> None:
