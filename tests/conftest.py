@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ settings.load_profile("deeppool")
 
 CHECKOUT = Path(__file__).parents[1]
 BROWSER = Path(__file__).with_name("browser")
+LOOKED_AT = set[str]()
+"""Modules of which the garbage collector knows that they stay."""
 COSTS = {"slow": 100, "processes": 50}
 """Roughly, of a test with a mark, where others cost 1."""
 
@@ -106,6 +109,17 @@ def pytest_collection_finish() -> None:
     """Neither does the garbage collector look at all that was imported whenever a test makes some."""
     gc.freeze()
     gc.enable()
+    LOOKED_AT.update(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Nor at what tests of a file imported for the first time: exports and profiles import half of it."""
+    yield
+    if (nextitem is None or nextitem.path != item.path) and len(sys.modules) > len(LOOKED_AT) + 100:
+        gc.collect()
+        gc.freeze()
+        LOOKED_AT.update(sys.modules)
 
 
 class BrowserTestsTogether(LoadFileScheduling):
