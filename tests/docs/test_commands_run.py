@@ -23,7 +23,7 @@ SHORTER = {
     "--input-shape": "3,32,32",
     "--batch-sizes": "1,2,4",
     "--global-batch": "8",
-    "--seconds": "1",
+    "--seconds": "0.5",
     "--steps": "4",
     "--min-ranks": "1",
     "--min-speedup": "1",
@@ -35,8 +35,9 @@ PLACEHOLDERS = {
     "examples/workload.json": "few-jobs.json",
 }
 LESS = {
-    "network": ("--seconds", "2", "--sizes", "4,65536,16777216"),
-    "run": ("--seconds", "1"),
+    "network": ("--seconds", "1", "--sizes", "4,65536,16777216"),
+    "profile": ("--seconds", "0.1"),
+    "run": ("--seconds", "0.5"),
     "plan": ("--gpus", "2", "--global-batch", "8"),
 }
 """Options where a page does not show them: for a short measurement, and of a plan where dots stand for them."""
@@ -81,6 +82,13 @@ def quick(words: list[str]) -> list[str]:
         made += ["--input-shape", "3,32,32"]
     less = LESS.get(words[0], ())
     return made if any(option in made for option in less[::2]) else [*made, *less]
+
+
+def first_run(page: str) -> list[list[str]]:
+    """The commands of a guide that run here and not, as the same words, on the laptop's page or on a guide before."""
+    before = ["docs/quick-start-laptop.md", *GUIDES[: GUIDES.index(page)]]
+    done = [quick(words) for earlier in before for words in commands_of(earlier)]
+    return [words for words in commands_of(page) if place_of(words) is None and quick(words) not in done]
 
 
 def commands_of(page: str) -> list[list[str]]:
@@ -141,7 +149,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dp.save(dp.plan(profile, dp.find_cluster("loopback", ranks), 8, limit), here / f"{name}.json")
     dp.save(dp.find_cluster("dgx-h100", 8), here / "cluster.json")
     workload = dp.load(CHECKOUT / "examples" / "workload.json")
-    dp.save(replace(workload, jobs=workload.jobs[:6]), here / "few-jobs.json")
+    dp.save(replace(workload, jobs=workload.jobs[:4]), here / "few-jobs.json")
     # In place of a calibration.
     dp.save(find_gpu("l4"), here / "machine.json")
     dp.save(STEPS, here / "steps.json")
@@ -150,7 +158,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = dp.profile(job.capture(), batch_sizes=[4, 8], seconds=0.1)
     dp.save(own, here / "own.json")
     dp.save(dp.plan(own, dp.find_cluster("loopback", 2), 8), here / "own-plan.json")
-    run = dp.launch(dp.load(here / "plan.json"), background=MODEL, seconds=1.0)
+    run = dp.launch(dp.load(here / "plan.json"), background=MODEL, seconds=0.5)
     for name in ("run", "newer-run"):
         dp.save(run, here / f"{name}.json")
     return here
@@ -164,7 +172,7 @@ def test_every_command_of_a_guide_runs(page: str, deeppool: Command, folder: Pat
         shutil.copy(given, folder)
     for own, name in OWN_FILES.get(page, {}).items():
         shutil.copy(files / own, folder / name)
-    run_all([words for words in commands_of(page) if place_of(words) is None], deeppool)
+    run_all(first_run(page), deeppool)
 
 
 def place_of(words: list[str]) -> str | None:
