@@ -17,6 +17,7 @@ the noise of a shared machine, where iterations differ by 6 % and consecutive on
 
 import math
 from collections import deque
+from operator import mul
 from statistics import fmean
 
 from deeppool.scheduling.slowdown import clipped, spread, widening
@@ -175,7 +176,7 @@ class Controller:
         return None
 
     def _scatter(self, noise: float) -> float:
-        return max(noise, spread(slowdown for _, slowdown in self._iterations)) if self._iterations else noise
+        return max(noise, spread([slowdown for _, slowdown in self._iterations])) if self._iterations else noise
 
     def _decide(self, trial: Trial) -> None:
         """Replaces the evidence by the trial's result, and sets the share.
@@ -205,12 +206,12 @@ class Controller:
     def _fit(self, alone: int, noise: float) -> tuple[float, float]:
         """Returns ``k`` by least squares through the origin, and its standard error."""
         shares = [share for share, _ in self._iterations]
-        squares = sum(share**2 for share in shares)
-        cost = sum(share * slowdown for share, slowdown in self._iterations) / squares
+        squares = sum([share**2 for share in shares])
+        cost = sum([share * slowdown for share, slowdown in self._iterations]) / squares
         residuals = clipped([slowdown - cost * share for share, slowdown in self._iterations])
-        cost += sum(share * residual for share, residual in zip(shares, residuals, strict=True)) / squares
+        cost += sum(map(mul, shares, residuals)) / squares
         freedom = len(shares) + alone - 2
         middle = fmean(residuals)
-        variance = sum((residual - middle) ** 2 for residual in residuals) + (alone - 1) * noise**2
+        variance = sum([(residual - middle) ** 2 for residual in residuals]) + (alone - 1) * noise**2
         error = math.sqrt(variance / freedom * (1 / squares + (sum(shares) / squares) ** 2 / alone))
         return cost, widening(freedom) * error

@@ -68,6 +68,8 @@ def test_a_spread_is_the_median_deviation_of_normal_noise_in_standard_deviations
     draw = random.Random(0)
     assert spread([draw.gauss(3, 0.5) for _ in range(20_001)]) == pytest.approx(0.5, rel=0.02)
     assert spread([1, 2, 3, 4, 1000]) == pytest.approx(1.4826)
+    # 0.5, 0.5, 1.5 and 7.5 from 2.5.
+    assert spread([10, 3, 1, 2]) == pytest.approx(1.4826)
 
 
 def test_an_outlier_counts_as_four_standard_deviations_from_the_median() -> None:
