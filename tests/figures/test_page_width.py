@@ -1,5 +1,6 @@
 """Texts of figures on narrow pages: wrapped, above one another, and as they were where there is room again."""
 
+import functools
 import re
 from html import unescape
 
@@ -13,13 +14,18 @@ from tests.figures.records import run_of, two_layer_plan
 WIDE = 3000
 
 
-def figures() -> dict[str, go.Figure]:
-    return {
-        "timeline": dp.figures.timeline(run_of()),
-        "layers": dp.figures.layers(two_layer_plan()),
-        "curves": dp.figures.batch_curves(dp.find_profile("vgg16-cpu")),
-        "collocation": dp.figures.collocation(run_of()),
-    }
+FIGURES = {
+    "timeline": lambda: dp.figures.timeline(run_of()),
+    "layers": lambda: dp.figures.layers(two_layer_plan()),
+    "curves": lambda: dp.figures.batch_curves(dp.find_profile("vgg16-cpu")),
+    "collocation": lambda: dp.figures.collocation(run_of()),
+}
+
+
+@functools.cache
+def figure_of(name: str) -> go.Figure:
+    """A figure that no test changes."""
+    return FIGURES[name]()
 
 
 def fitted(figure: go.Figure, width: int) -> go.Figure:
@@ -43,9 +49,9 @@ def words(text: str | None) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [360, 500, 640, 760])
-@pytest.mark.parametrize("name", figures())
+@pytest.mark.parametrize("name", FIGURES)
 def test_no_line_is_longer_than_the_page_and_no_word_is_lost(name: str, width: int) -> None:
-    before = figures()[name]
+    before = figure_of(name)
     after = fitted(before, width)
     for text in (after.layout.title.subtitle.text, *headings(after)):
         for line in (text or "").split("<br>"):
@@ -55,16 +61,16 @@ def test_no_line_is_longer_than_the_page_and_no_word_is_lost(name: str, width: i
     assert list(map(words, headings(after))) == list(map(words, headings(before)))
 
 
-@pytest.mark.parametrize("name", figures())
+@pytest.mark.parametrize("name", FIGURES)
 def test_panels_keep_their_heights_while_the_figure_grows(name: str) -> None:
-    before = figures()[name]
+    before = figure_of(name)
     after = fitted(before, 360)
     assert after.layout.height > before.layout.height
     assert heights(after) == pytest.approx(heights(before), abs=0.5)
 
 
 def test_headings_stay_at_their_panels_and_do_not_reach_into_the_panel_above() -> None:
-    after = fitted(figures()["timeline"], 360)
+    after = fitted(figure_of("timeline"), 360)
     layout = after.layout
     whole = layout.height - layout.margin.t - layout.margin.b
     upper, lower = layout.yaxis.domain, layout.yaxis2.domain
@@ -79,7 +85,7 @@ def test_headings_stay_at_their_panels_and_do_not_reach_into_the_panel_above() -
 
 @pytest.mark.parametrize("width", [360, 500, 760, WIDE])
 def test_headings_of_panels_side_by_side_are_not_cut_and_do_not_overlap(width: int) -> None:
-    before = figures()["collocation"]
+    before = figure_of("collocation")
     after = fitted(before, width)
     ends = []
     for each, original in zip(after.layout.annotations, before.layout.annotations, strict=True):
@@ -91,14 +97,14 @@ def test_headings_of_panels_side_by_side_are_not_cut_and_do_not_overlap(width: i
 
 
 def test_headings_of_panels_side_by_side_do_not_reach_into_the_legend() -> None:
-    layout = fitted(figures()["collocation"], 360).layout
+    layout = fitted(figure_of("collocation"), 360).layout
     lines, legend_rows = 3, 5
     assert {each.text.count("<br>") + 1 for each in layout.annotations} == {lines}
     assert layout.margin.t - 17 * lines >= (1 - layout.legend.y) * layout.height + 19 * legend_rows - 19
 
 
 def test_a_figure_is_fitted_again_from_what_it_was() -> None:
-    before = figures()["timeline"]
+    before = figure_of("timeline")
     narrow = fitted(before, 360)
     again = fitted(narrow, WIDE)
     for name in ("height", "margin", "annotations", "yaxis", "yaxis2"):
@@ -108,13 +114,13 @@ def test_a_figure_is_fitted_again_from_what_it_was() -> None:
 
 
 def test_what_has_room_is_left_alone() -> None:
-    for figure in figures().values():
-        assert page_layout(figure, WIDE) is None
+    for name in FIGURES:
+        assert page_layout(figure_of(name), WIDE) is None
     assert page_layout(go.Figure(), 360) is None
 
 
 def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
-    before = figures()["timeline"]
+    before = figure_of("timeline")
     long = go.Figure(before).update_yaxes(ticktext=["GPU 10240–20479", "GPU 20480–40959"])
     for width in (360, 480, 640):
         room = width - MARGIN - (7.4 * len("GPU 10240–20479") + 20 - 64)
@@ -125,9 +131,9 @@ def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
     assert fitted(long, 640).layout.margin.t > fitted(before, 640).layout.margin.t
 
 
-@pytest.mark.parametrize("name", figures())
+@pytest.mark.parametrize("name", FIGURES)
 def test_the_layouts_of_a_page_without_a_kernel_are_those_of_each_width(name: str) -> None:
-    figure, widths = figures()[name], (2000, 360, 640)
+    figure, widths = figure_of(name), (2000, 360, 640)
     before = figure.to_plotly_json()
     layouts = page_layouts(figure, widths)
     assert list(layouts) == sorted(widths)

@@ -71,13 +71,10 @@ def expected_events(*timelines):
 
 
 @given(timelines(), timelines())
-def test_a_trace_keeps_the_formats_rules_after_a_trip_through_json(one, other):
-    check_trace(json.loads(json.dumps(figures.chrome_trace(one, other))))
-
-
-@given(timelines(), timelines())
-def test_the_events_are_the_spans(one, other):
-    assert Counter(read_back(figures.chrome_trace(one, other))) == Counter(expected_events(one, other))
+def test_a_trace_keeps_the_formats_rules_and_its_events_are_the_spans_after_a_trip_through_json(one, other):
+    trace = json.loads(json.dumps(figures.chrome_trace(one, other)))
+    check_trace(trace)
+    assert Counter(read_back(trace)) == Counter(expected_events(one, other))
 
 
 def test_a_run_is_two_processes_one_predicted_one_measured():

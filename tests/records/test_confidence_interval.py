@@ -12,7 +12,7 @@ NOTHING = range(0)
 
 
 def mean(values: list[float], left_out: range) -> float:
-    return statistics.fmean(value for number, value in enumerate(values) if number not in left_out)
+    return statistics.fmean([*values[: left_out.start], *values[left_out.stop :]])
 
 
 def margin_of_mean(rounds: list[float], together: int = 1) -> float | None:

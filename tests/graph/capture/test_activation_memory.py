@@ -39,7 +39,8 @@ def image_model(name, **arguments):
 @pytest.mark.parametrize(
     ("name", "arguments", "shape"),
     [
-        ("vgg16", {}, (3, 32, 32)),
+        pytest.param("vgg16", {}, (3, 32, 32), marks=pytest.mark.stress),
+        ("squeezenet1_1", {}, (3, 64, 64)),
         pytest.param("resnet50", {}, (3, 64, 64), marks=pytest.mark.stress),
         pytest.param("wide_resnet101_2", {}, (3, 64, 64), marks=pytest.mark.stress),
         ("mobilenet_v3_small", {}, (3, 64, 64)),
@@ -156,7 +157,7 @@ def test_fused_attention_keeps_no_matrix_whatever_its_dropout():
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_recurrent_layer_keeps_the_gates_of_each_step(make, directions):
-    steps, width, hidden = 7, 6, 32
+    steps, width, hidden = 4, 6, 32
 
     class Recurrent(nn.Module):
         def __init__(self):

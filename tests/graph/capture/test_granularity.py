@@ -168,7 +168,9 @@ def test_blocks_are_the_repeated_modules_and_those_next_to_them():
     [
         # 16 bottlenecks; the stem and its pooling before, pooling and the classifier after.
         ("resnet50", (3, 32, 32), 20, "layer3.5"),
-        ("vgg16", (3, 32, 32), 22, "features.0"),
+        # Nothing repeats: each module is a layer.
+        ("alexnet", (3, 64, 64), 12, "features.0"),
+        pytest.param("vgg16", (3, 32, 32), 22, "features.0", marks=pytest.mark.stress),
         # 4 dense blocks, which are not series-parallel inside, and 3 transitions; two layers before, two after.
         pytest.param("densenet121", (3, 32, 32), 11, "features.denseblock3", marks=pytest.mark.stress),
     ],

@@ -379,10 +379,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_measurement(deeppoo
     assert error.startswith("error: cannot write nowhere/mine.json: there is no folder nowhere")
 
 
-def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, output: Path, *more: str):
-    """One rank's process, with the environment that torchrun gives it."""
-    environment = {
-        **os.environ,
+def given_by_torchrun(rank: int, ranks: int, per_node: int, port: int) -> dict[str, str]:
+    """The environment that torchrun gives a rank."""
+    return {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(per_node),
@@ -391,10 +390,14 @@ def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, outp
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }
+
+
+def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, output: Path, *more: str):
+    """One rank's process, with the environment that torchrun gives it."""
     command = [sys.executable, "-m", "deeppool.cli", "network", "--backend", "gloo", "--sizes", "4,65536,33554432"]
     return subprocess.Popen(
         [*command, "--seconds", "0.3", "-o", str(output), *more],
-        env=environment,
+        env={**os.environ, **given_by_torchrun(rank, ranks, per_node, port)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -418,7 +421,8 @@ def test_under_torchrun_on_two_nodes_rank_0_saves_both_links(tmp_path):
     assert "between ranks of two nodes" in cluster.between.source
 
 
-def test_under_torchrun_the_number_of_ranks_is_torchruns(tmp_path):
-    process = start_as_torchrun_does(0, 2, 2, free_port(), tmp_path / "mine.json", "--ranks", "2")
-    _, error = process.communicate(timeout=300)
-    assert (process.returncode, error.startswith("error: --ranks 2 was given, but torchrun")) == (1, True)
+def test_under_torchrun_the_number_of_ranks_is_torchruns(deeppool, monkeypatch):
+    for name, value in given_by_torchrun(0, 2, 2, free_port()).items():
+        monkeypatch.setenv(name, value)
+    code, _, error = deeppool("network", "--backend", "gloo", "-o", "mine.json", "--ranks", "2")
+    assert (code, error.startswith("error: --ranks 2 was given, but torchrun")) == (1, True)
