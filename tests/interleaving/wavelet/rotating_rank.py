@@ -1,5 +1,6 @@
 """One rank of model-parallel training in waves; see test_model_parallel.py."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -88,12 +89,19 @@ def make_job(name: str) -> Job:
     )
 
 
-def continue_training(rank: int, ranks: int, name: str, updates: range, folder: str) -> None:
-    """Resumes the latest checkpoint, makes some updates, and writes one; saves what this rank has of the optimizer."""
+def continue_training(rank: int, ranks: int, names: Sequence[str], updates: range, folder: str) -> None:
+    """Continues the training of each rule, in a folder of its name."""
     torch.set_num_threads(1)
-    torch.manual_seed(rank)
     meeting = Path(folder, f"rendezvous-{updates.start}").as_uri()
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    for name in names:
+        torch.manual_seed(rank)
+        continue_one(rank, ranks, name, updates, Path(folder, name))
+    dist.destroy_process_group()
+
+
+def continue_one(rank: int, ranks: int, name: str, updates: range, folder: Path) -> None:
+    """Resumes the latest checkpoint, makes some updates, and writes one; saves what this rank has of the optimizer."""
     with WaveletModelParallel(make_job(name), global_batch=BATCH) as training:
         assert training.resume(folder) == updates.start
         states = len(training.trainer.update.optimizer.state)
@@ -112,7 +120,6 @@ def continue_training(rank: int, ranks: int, name: str, updates: range, folder: 
                 training.trainer.parameters["head.weight"].fill_(float("nan"))
         with pytest.raises(RunError, match=r"'head\.weight' holds values that are no number"):
             training.save(folder)
-    dist.destroy_process_group()
 
 
 def train(rank: int, ranks: int, cases: list[tuple[str, int]], folder: str) -> None:
