@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a measured profile of the example, and plans of it for one rank and for two."""
     folder = tmp_path_factory.mktemp("tiny")
-    measured = dp.profile(EXAMPLE, device="cpu", batch_sizes=[1, 2, 4])
+    measured = dp.profile(EXAMPLE, device="cpu", batch_sizes=[1, 2, 4], seconds=0.1)
     # A busy machine must not add its caution to what commands print.
     profile = replace(measured, checks=())
     dp.save(profile, folder / "profile.json")
@@ -278,7 +278,9 @@ def test_env_json_is_one_object() -> None:
 
 def test_profile_json_is_one_object_and_equals_the_file(deeppool: Command, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    outcome = deeppool("profile", EXAMPLE, "--device", "cpu", "--batch-sizes", "2", "-o", path, "--json")
+    outcome = deeppool(
+        "profile", EXAMPLE, "--device", "cpu", "--batch-sizes", "2", "--seconds", "0.1", "-o", path, "--json"
+    )
     assert outcome.code == 0
     assert outcome.json == json.loads(path.read_text())
     assert outcome.json["format"] == "deeppool/profile"

@@ -196,7 +196,7 @@ def test_granularity_must_be_one_of_three():
 @pytest.mark.parametrize("granularity", ["operator", "block"])
 def test_layers_of_other_granularities_are_measured_planned_and_simulated(granularity):
     captured = capture(Blocks(), (3, 8, 8), granularity=granularity)
-    made = plan(profile(captured, device="cpu", batch_sizes=[1, 4]), Cluster(4), 4)
+    made = plan(profile(captured, device="cpu", batch_sizes=[1, 4], seconds=0.1), Cluster(4), 4)
     assert made.granularity == granularity
     assert len(made.layers) == len(captured.nodes)
     assert simulate(made).iteration_time == pytest.approx(made.iteration_time)
