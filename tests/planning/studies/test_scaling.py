@@ -1,5 +1,6 @@
 """Scaling studies against closed forms, brute force and the planner itself."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -155,6 +156,25 @@ def test_batch_optimal_scaling_goes_up_to_the_profiles_largest_batch():
     study = small_study(profile, PERFECT, global_batch=8, per_gpu_batch=4)
     for parallelism in PARALLELISMS:
         assert {x.per_gpu_batch for x in study.line("batch-optimal", parallelism, FAST)} == {16}
+
+
+def test_a_study_of_a_million_samples_tries_thousands_of_batches_and_is_within_their_distance():
+    """The best batch is known in closed form, and is no power of two."""
+
+    class Counted:
+        name, source, tried = "square root", "made up", 0
+
+        def steps(self, batch: int) -> int:
+            Counted.tried += 1
+            return math.ceil(10**12 / batch) + 10**6
+
+    profile = profile_from_times(make_graph([()]), [lambda b: 0.123e-3 + 1e-9 * b], (1, 2))
+    study = small_study(profile, Counted(), gpu_counts=(1,), bandwidths=(FAST,), global_batch=10**6)
+    (best,) = study.line("batch-optimal", "data-parallel", FAST)
+    optimum = math.sqrt(10**12 / 10**6 * 0.123e-3 / 1e-9)
+    assert best.time_to_accuracy == pytest.approx((10**12 / optimum + 10**6) * (0.123e-3 + 1e-9 * optimum), rel=1e-6)
+    assert best.global_batch == pytest.approx(optimum, rel=1e-3)
+    assert Counted.tried < 100_000
 
 
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
