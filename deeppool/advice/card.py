@@ -8,7 +8,7 @@ from deeppool.advice.record import Finding, Verdict, card_lines
 from deeppool.advice.techniques import WORTH, partial_collectives, verdict_on
 from deeppool.advice.verdict import collocation_of
 from deeppool.planning.plan import Plan
-from deeppool.records.compute_times import NOTEWORTHY, straggler
+from deeppool.records.compute_times import NOTEWORTHY, groups_alike, straggler
 from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
@@ -81,10 +81,12 @@ def _burst_parallelism(
 ) -> Finding:
     """Judges the plan by its predicted gain over DDP, with the error of the planned time as that of the gain."""
     by_turns = (
-        f"dp.compare_techniques(job, global_batch={record.global_batch}, ranks={record.ranks}, plan=plan), which "
-        "measures DDP and the plan by turns"
+        f"dp.compare_techniques(job, global_batch={record.global_batch}, ranks={record.ranks}, plan=plan) of a "
+        "job without accumulation and clip_norm, which measures DDP and the plan by turns"
     )
     evidence = f"an iteration takes {format_seconds(measured)}"
+    if record.ranks < 2 and (plan is None or plan.gpus < 2):
+        return Finding("burst parallelism", "no", None, f"{evidence}; on one GPU no rank waits for another", "")
     if planned is None:
         return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", by_turns)
     deviation = measured / planned - 1
@@ -185,10 +187,17 @@ def _partial_all_reduces(record: TrainingRecord) -> Finding | None:
     times = record.compute_times
     if len(times) < 2:
         return partial_collectives()
-    longest = max(each.p99 for each in times) / median(each.p50 for each in times)
+    stages = [stage.gpus for stage in record.stages]
+    groups = groups_alike(times, stages)
+    usual = [median(each.p50 for each in group) for group in groups]
+    late = [max(x.p99 for x in group) - p50 for group, p50 in zip(groups, usual, strict=True) if len(group) > 1]
+    if not late:
+        evidence = "by its plan each rank computes other layers, so that their times do not show who is late"
+        return Finding("partial all-reduces", "unknown", None, evidence, "")
+    longest = 1 + max(late) / max(usual)
     evidence = f"the longest computing of a rank (p99) is {longest:.2f} times the usual one"
-    if (late := straggler(times)) is not None:
-        evidence += f"; {late}"
+    if (named := straggler(times, stages)) is not None:
+        evidence += f"; {named}"
     if longest < NOTEWORTHY:
         return Finding("partial all-reduces", "no", None, f"{evidence}: no rank waits for long", "")
     step = (

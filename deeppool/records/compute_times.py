@@ -5,7 +5,7 @@ equal on all of them.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from deeppool.units import format_seconds
@@ -50,15 +50,44 @@ def compute_times(seconds: Sequence[Sequence[float | None]]) -> tuple[ComputeTim
     return tuple(found)
 
 
-def straggler(times: Sequence[ComputeTimes]) -> str | None:
-    """Returns a sentence on the rank that holds up the others; None: none does clearly."""
-    if len(times) < 2:
+def groups_alike(times: Sequence[ComputeTimes], stages: Iterable[Collection[int]]) -> list[list[ComputeTimes]]:
+    """Groups ranks that compute the same stages: only their times can be compared.
+
+    Args:
+        times: of each rank.
+        stages: ranks that compute each stage of the plan.
+    """
+    stages = list(stages)
+    groups: dict[tuple[bool, ...], list[ComputeTimes]] = {}
+    for each in times:
+        groups.setdefault(tuple(each.rank in ranks for ranks in stages), []).append(each)
+    return list(groups.values())
+
+
+def straggler(times: Sequence[ComputeTimes], stages: Iterable[Collection[int]] = ()) -> str | None:
+    """Returns a sentence on the rank that holds up the others; None: none does clearly.
+
+    Args:
+        times: of each rank.
+        stages: as for :func:`groups_alike`. Default: all ranks compute the same.
+    """
+    groups = groups_alike(times, stages)
+    found = None
+    for group in groups:
+        worst = max(group, key=lambda each: each.p50)
+        if len(group) > 1:
+            others = statistics.median(each.p50 for each in group if each is not worst)
+            if found is None or worst.p50 - others > found[0].p50 - found[1]:
+                found = worst, others, group
+    if found is None:
         return None
-    worst = max(times, key=lambda each: each.p50)
-    others = statistics.median(each.p50 for each in times if each is not worst)
-    if worst.p50 < NOTEWORTHY * others:
+    worst, others, compared = found
+    # Lateness that is short beside what ranks with more work compute holds up nobody.
+    usual = max([others, *(statistics.median(x.p50 for x in group) for group in groups if group is not compared)])
+    if worst.p50 - others < (NOTEWORTHY - 1) * usual:
         return None
-    return (
-        f"rank {worst.rank} computes {format_seconds(worst.p50)} before it meets the others, "
-        f"{worst.p50 / others:.3g} times their median, and is the last one in {worst.slowest:.0%} of its updates"
-    )
+    whose = f"their median, and is the last one in {worst.slowest:.0%} of its updates"
+    if len(groups) > 1:  # ranks with more layers are the last ones
+        whose = "the median of those with the same layers"
+    late = f"rank {worst.rank} computes {format_seconds(worst.p50)} before it meets the others"
+    return f"{late}, {worst.p50 / others:.3g} times {whose}"

@@ -193,7 +193,7 @@ class TrainingRecord:
             lines.append(f"last checkpoint {self.checkpoint}")
         if self.transfers is not None:
             lines.append(f"transfers    {self.transfers}")
-        if (late := straggler(self.compute_times)) is not None:
+        if (late := straggler(self.compute_times, (stage.gpus for stage in self.stages))) is not None:
             lines.append(f"late         {late}")
         lines += [f"background   {outcome}" for outcome in self.background]
         if self.trials is not None:

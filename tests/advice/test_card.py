@@ -105,12 +105,27 @@ def times(*ranks: tuple[float, float]) -> tuple[ComputeTimes, ...]:
 
 def test_a_training_without_imbalance_needs_no_partial_all_reduces_and_one_with_it_must_try() -> None:
     training: TrainingRecord = dp.load(RECORDED / "training.json")
+    training = replace(training, stages=training.stages[:1])  # on both ranks
     alike = replace(training, compute_times=times((0.10, 0.11), (0.10, 0.10)))
     unlike = replace(training, compute_times=times((0.10, 0.30), (0.10, 0.10)))
     assert of("partial all-reduces", alike).verdict == "no"
     assert of("partial all-reduces", unlike).verdict == "unknown"
     assert "3.00 times" in of("partial all-reduces", unlike).evidence
     assert "EagerSGD" in of("partial all-reduces", unlike).next_step
+
+
+def test_ranks_with_unlike_layers_by_their_plan_are_not_compared() -> None:
+    training: TrainingRecord = dp.load(RECORDED / "training.json")
+    (stage,) = training.stages[:1]
+    burst = (replace(stage, gpus=(0, 1, 2)), replace(stage, gpus=(0,)))
+    unlike = replace(training, compute_times=times((0.30, 0.31), (0.10, 0.11), (0.10, 0.10)), ranks=3, stages=burst)
+    assert of("partial all-reduces", unlike).verdict == "no"
+    assert "1.03 times the usual one: no rank" in of("partial all-reduces", unlike).evidence
+    assert "late" not in str(unlike)
+    alone = replace(unlike, compute_times=times((0.30, 0.31), (0.10, 0.11)), ranks=2)
+    found = of("partial all-reduces", alone)
+    assert (found.verdict, found.next_step) == ("unknown", "")
+    assert "each rank computes other layers" in found.evidence
 
 
 def test_idle_time_of_a_training_gets_a_background_by_the_command_that_has_its_job(plan: Plan) -> None:
@@ -125,6 +140,13 @@ def test_only_runs_and_trainings_have_a_card(plan: Plan) -> None:
     assert text_with_card(plan) == plan.explain()
     run = run_of()
     assert text_with_card(run).startswith(f"{run}\n\n  burst parallelism")
+
+
+def test_a_training_on_one_gpu_is_not_sent_to_a_comparison_of_ranks(plan: Plan) -> None:
+    training = replace(dp.load(RECORDED / "training.json"), ranks=1, cores=1)
+    for its_plan in (None, dp.plan(dp.find_profile("vgg16-h200"), 1, 8)):
+        found = of("burst parallelism", training, its_plan)
+        assert (found.verdict, found.next_step) == ("no", "")
 
 
 def test_a_training_that_ended_on_fewer_gpus_is_not_judged_by_the_plan_for_all(plan: Plan) -> None:

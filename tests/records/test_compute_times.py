@@ -14,6 +14,16 @@ def test_the_rank_that_computes_longest_is_named_with_how_often_it_was_the_last(
     )
 
 
+def test_a_rank_with_more_layers_by_the_plan_is_not_late() -> None:
+    found = compute_times([[3.0, 3.0], [1.0, 1.0], [1.0, 1.1], [1.8, 1.8]])
+    assert str(straggler(found)).startswith("rank 0 computes 3 s")
+    assert straggler(found, [(0,), (0, 1, 2, 3)]) == (
+        "rank 3 computes 1.8 s before it meets the others, 1.76 times the median of those with the same layers"
+    )
+    assert straggler(found, [(0,), (0, 3), (0, 1, 2, 3)]) is None
+    assert straggler(compute_times([[9.0], [1.0], [1.3]]), [(0,), (0, 1, 2)]) is None  # 0.3 s beside 9 s
+
+
 def test_no_rank_is_blamed_where_all_compute_alike_or_there_is_one() -> None:
     assert straggler(compute_times([[1.0, 1.1], [1.1, 1.0]])) is None
     assert straggler(compute_times([[1.0]])) is None

@@ -28,7 +28,10 @@ def check_ways(what: str, chosen: Sequence[str], known: Sequence[str], job: Trai
     if not chosen or len(set(chosen)) < len(chosen):
         raise InvalidValueError(f"{what} must be one or more different ones, got {list(chosen)}")
     if job.accumulation > 1 or job.clip_norm is not None:
-        raise InvalidValueError("jobs that accumulate or clip gradients cannot be compared (leave that out)")
+        raise InvalidValueError(
+            "jobs that accumulate or clip gradients cannot be compared (give dataclasses.replace(job, accumulation=1, "
+            "clip_norm=None))"
+        )
 
 
 @dataclass(frozen=True, slots=True)
