@@ -58,6 +58,11 @@ def format_rate(per_second: float, digits: int = 3) -> str:
     return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{per_second:.{digits}g}"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Formats a number of things: ``1 notebook``, ``2 notebooks``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def format_percent(fraction: float) -> str:
     """Formats a fraction as percent: ``0.0312`` becomes ``+3.1 %``."""
     return f"{100 * fraction:+.1f} %"

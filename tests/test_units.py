@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
-from deeppool.units import format_bit_rate, format_bytes, format_percent, format_rate, format_seconds, parse_seconds
+from deeppool.units import (
+    format_bit_rate,
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,7 @@ def test_rates_have_no_exponent(rate: float, text: str) -> None:
 )
 def test_rates_have_as_many_digits_as_asked_for(rate: float, text: str) -> None:
     assert format_rate(rate, 4) == text
+
+
+def test_one_is_singular() -> None:
+    assert [format_count(number, "notebook") for number in range(3)] == ["0 notebooks", "1 notebook", "2 notebooks"]

@@ -30,6 +30,7 @@ from deeppool.evaluation.notebooks import Notebook, Preset, choose
 from deeppool.evaluation.observations import observe
 from deeppool.evaluation.process_pool import CompletedTask, default_jobs, run_tasks
 from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
+from deeppool.units import format_count
 
 REPORT_FILE = "verdict.json"
 MAX_AGE = datetime.timedelta(hours=24)
@@ -58,10 +59,11 @@ class FinishedRun:
     def finding(self) -> Finding:
         """Returns whether the numbers, notebooks and checks are as before, and what to look at first if not."""
         report, again = self.report, shlex.join((*self.command, *self.names))
-        counts = f"{report.judged} numbers compared with {len(report.compared)} earlier runs"
+        runs = format_count(len(report.compared), "earlier run")
         evidence = (
-            f"{counts}; {len(report.moved)} changed, {len(report.broken)} notebooks failed, {len(report.not_run)} not "
-            f"run, {len(report.unmet)} of {report.checks} checks do not hold"
+            f"{format_count(report.judged, 'number')} compared with {runs}; {len(report.moved)} changed, "
+            f"{format_count(len(report.broken), 'notebook')} failed, {len(report.not_run)} not run, "
+            f"{len(report.unmet)} of {report.checks} checks do not hold"
         )
         names = [x.notebook for x in report.broken] + [x.notebook for x in report.moved]
         names += [x.notebook for x in report.unmet]

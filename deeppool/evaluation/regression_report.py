@@ -10,7 +10,7 @@ from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Obse
 from deeppool.evaluation.number_comparison import HISTORY, SAME, NumberComparison, compare_numbers
 from deeppool.evaluation.tables import format_value
 from deeppool.planning.report.tables import render, table
-from deeppool.units import format_percent
+from deeppool.units import format_count, format_percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,7 +117,7 @@ class RegressionReport:
         young = f", {self.young} too new to compare" if self.young else ""
         return (
             f"{self.night} ({self.preset}, {self.device}; {against}): {findings}; "
-            f"{self.notebooks} notebooks, {self.judged} numbers compared{young}"
+            f"{format_count(self.notebooks, 'notebook')}, {format_count(self.judged, 'number')} compared{young}"
         )
 
 

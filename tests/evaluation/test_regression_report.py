@@ -199,6 +199,7 @@ def test_runs_of_another_preset_or_device_are_not_compared(other: dict) -> None:
     found = compare_with_earlier(nightly_run(20, done("fig5", simulated(9.0))), history)
     assert found.fine and found.compared == ()
     assert "the first of its kind" in str(found)
+    assert "; 1 notebook, " in str(found)
 
 
 def test_a_notebook_that_ran_with_other_parameters_is_not_compared() -> None:

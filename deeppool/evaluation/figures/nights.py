@@ -12,6 +12,7 @@ from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.changes import Change, draw_changes
 from deeppool.figures.formatting import escape, time_unit
+from deeppool.units import format_count
 
 
 def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
@@ -44,7 +45,7 @@ def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
     )
     return theme.apply_theme(
         figure,
-        title=f"Night {escape(record.name)}: {_count(len(rows), 'notebook')}, {escape(record.preset)}",
+        title=f"Night {escape(record.name)}: {format_count(len(rows), 'notebook')}, {escape(record.preset)}",
         subtitle=f"<b>measured</b> on {escape(record.device)}, {escape(record.started)}",
         plot_height=max(120, 26 * len(rows)),
         dark=dark,
@@ -64,7 +65,7 @@ def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
         for number in record.moved
         if number.change is not None and number.usual
     ]
-    failed = f"; {_count(len(record.broken), 'notebook')} failed" if record.broken else ""
+    failed = f"; {format_count(len(record.broken), 'notebook')} failed" if record.broken else ""
     subtitle = (
         f"{len(record.moved)} of {record.judged} numbers moved, {len(record.unmet)} of {record.checks} checks do not "
         f"hold{failed}; against {len(record.compared)} nights on {escape(record.device)}"
@@ -102,7 +103,3 @@ def _against_paper(number: Number) -> Change | None:
 def _checks(checks: tuple[object, ...]) -> str:
     held = sum(getattr(check, "holds", None) is True for check in checks)
     return f"{held} of {len(checks)} checks hold" if checks else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

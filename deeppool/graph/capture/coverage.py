@@ -15,7 +15,7 @@ from deeppool.graph.capture.grouping import operator_name
 from deeppool.graph.capture.index_ranges import value_count
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
-from deeppool.units import format_bytes
+from deeppool.units import format_bytes, format_count
 
 DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 """Operators whose masks depend on the sample and not on the plan."""
@@ -117,7 +117,7 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
     normalised = [layer.name for layer in graph.layers if "batch_norm" in layer.operators]
     if normalised and model.training:
         yield (
-            f"{_count(len(normalised), 'layer')} with BatchNorm: where one is split over GPUs, each takes the "
+            f"{format_count(len(normalised), 'layer')} with BatchNorm: where one is split over GPUs, each takes the "
             "statistics of its own samples, as in DDP (dp.TrainingJob(synchronise_batch_norm=True) takes those of all)"
         )
     drawing = [
@@ -127,9 +127,9 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
     ]
     if drawing:
         yield (
-            f"{_count(len(drawing), 'layer')} ({_some(tuple(drawing))}) with random numbers inside an operator, as the "
-            "dropout of fused attention or of an LSTM: each GPU draws its own, as in DDP, and a training depends on "
-            "the plan (self_attn.dropout = 0.0 turns that off; an nn.Dropout does not depend on it)"
+            f"{format_count(len(drawing), 'layer')} ({_some(tuple(drawing))}) with random numbers inside an operator, "
+            "as the dropout of fused attention or of an LSTM: each GPU draws its own, as in DDP, and a training "
+            "depends on the plan (self_attn.dropout = 0.0 turns that off; an nn.Dropout does not depend on it)"
         )
     for layer, group in zip(graph.layers, captured.nodes, strict=True):
         modules = _joined_by_second_dim(group, captured.batch_symbols)
@@ -150,7 +150,7 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
     joined = [layer.name for layer in graph.layers if len(layer.operators) > 1]
     if graph.granularity == "operator" and joined:
         yield (
-            f"{_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators, because no batch "
+            f"{format_count(len(joined), 'layer')} ({_some(tuple(joined))}) hold several operators, because no batch "
             "dimension separates the samples between these"
         )
 
@@ -183,10 +183,6 @@ def _joined_by_second_dim(group: tuple[fx.Node, ...], symbols: frozenset[str]) -
         if len(paths) > 1:
             found.update(dict.fromkeys(sorted(filter(None, paths))))
     return tuple(found)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number > 1)}"
 
 
 def _some(names: tuple[str, ...], limit: int = 3) -> str:
