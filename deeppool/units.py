@@ -1,7 +1,9 @@
 """Formats seconds, bytes and tables as text, and parses sizes and durations that users write."""
 
 import io
+import math
 import re
+from decimal import Decimal
 from typing import Any
 
 from deeppool.errors import InvalidValueError
@@ -15,8 +17,8 @@ def format_seconds(seconds: float) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         # What rounds to 1,000 of a unit is one of the next.
         if abs(seconds) >= 0.9995 * scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 999.5 else f"{seconds:.0f} s"
+    return f"{format_rate(seconds / 1e-9)} ns" if seconds else "0 s"
 
 
 def format_bytes(count: float) -> str:
@@ -54,8 +56,8 @@ def format_bit_rate(bytes_per_second: float) -> str:
 
 def format_rate(per_second: float, digits: int = 3) -> str:
     """Formats a number per second with so many significant digits, and no exponent: ``47.1``, ``1,060``."""
-    rounded = float(f"{per_second:.{digits}g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{per_second:.{digits}g}"
+    text = f"{per_second:.{digits}g}"
+    return f"{Decimal(text):,f}" if math.isfinite(per_second) else text
 
 
 def format_count(number: int, noun: str) -> str:

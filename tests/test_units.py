@@ -21,6 +21,9 @@ from deeppool.units import (
     [
         (0, "0 s"),
         (2.5e-9, "2.5 ns"),
+        (1.5e-14, "0.000015 ns"),
+        (999.9, "1000 s"),
+        (-5000.0, "-5000 s"),
         (1e-6, "1 us"),
         (0.00132, "1.32 ms"),
         (-0.00132, "-1.32 ms"),
@@ -84,7 +87,15 @@ def test_the_text_of_a_time_means_that_time_to_three_digits(seconds: float) -> N
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(0, "0"), (0.0123, "0.0123"), (47.12, "47.1"), (999.4, "999"), (999.6, "1,000"), (1063.0, "1,060")],
+    [
+        (0, "0"),
+        (0.0000123, "0.0000123"),
+        (0.0123, "0.0123"),
+        (47.12, "47.1"),
+        (999.4, "999"),
+        (999.6, "1,000"),
+        (1063.0, "1,060"),
+    ],
 )
 def test_rates_have_no_exponent(rate: float, text: str) -> None:
     assert format_rate(rate) == text

@@ -1,6 +1,7 @@
 """Numbers and checks as tables, as text and as HTML."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 
 import jinja2
@@ -33,9 +34,9 @@ def format_value(value: float, unit: str) -> str:
         return format_seconds(value)
     if unit == "B":
         return format_bytes(value)
-    # From 10,000 on, four digits would come with an exponent.
+    # From 10,000 on, four digits would come with an exponent, as below a ten thousandth.
     rounded = value if value == round(value) else float(f"{value:.4g}")
-    text = f"{value:.4g}" if abs(rounded) < 1e4 else f"{rounded:.0f}"
+    text = f"{Decimal(f'{value:.4g}'):f}" if abs(rounded) < 1e4 else f"{rounded:.0f}"
     return text + unit if unit == "x" else f"{text} {unit}".rstrip()
 
 

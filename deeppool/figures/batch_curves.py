@@ -157,7 +157,7 @@ def _draw(curve: _Curve, label: str, profile: Profile, unit: TimeUnit) -> Iterat
             line={"color": curve.colour, "width": 1.6, "dash": dash},
             legendgroup=curve.name,
             showlegend=False,
-            hovertemplate=f"<b>{whole_name}</b><br>batch %{{x}}: %{{y:.4g}} {unit.name}, {name}<extra></extra>",
+            hovertemplate=f"<b>{whole_name}</b><br>batch %{{x}}: %{{y:,.4~r}} {unit.name}, {name}<extra></extra>",
         )
     times = [curve.time(batch) for batch in sizes]
     spread = curve.spread or (0.0,) * len(sizes)

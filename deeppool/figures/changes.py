@@ -1,6 +1,6 @@
 """Changes between two records in percent: plans, runs, profiles, or a simulation against its run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -10,9 +10,9 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import escape, shorten
 from deeppool.planning.report.diff import PlanDiff, TotalChange
 from deeppool.profiling.comparison import ProfileComparison
-from deeppool.records.run_comparison import RunComparison
+from deeppool.records.run_comparison import RunComparison, format_value
 from deeppool.simulation.plan.fidelity import Fidelity
-from deeppool.units import format_seconds
+from deeppool.units import format_bytes, format_rate, format_seconds
 
 MOST_ROWS = 40
 """Rows that fit on a page; the largest changes are drawn."""
@@ -54,10 +54,10 @@ def changes(record: PlanDiff | RunComparison | ProfileComparison | Fidelity, *, 
                 _of_profiles(record), f"{record.model}: two profiles", subtitle, "change (%)", dark=dark
             )
         case Fidelity():
-            rows = [
-                Change(x.name.rstrip(", "), 100 * x.error, f"simulated {x.simulated:.4g}, measured {x.measured:.4g}")
-                for x in record.quantities
-            ]
+            rows = []
+            for x in record.quantities:
+                values = f"simulated {x.text_of(x.simulated)}, measured {x.text_of(x.measured)}"
+                rows.append(Change(x.name.rstrip(", "), 100 * x.error, values))
             subtitle = f"<b>measured</b> with {escape(record.where)}, {record.date}; {escape(record.interference)}"
             return draw_changes(rows, f"{record.model}: error of the simulation", subtitle, "error (%)", dark=dark)
     raise InvalidValueError(
@@ -135,17 +135,16 @@ def draw_changes(
 
 
 def _of_plans(record: PlanDiff) -> list[Change]:
-    totals: list[tuple[str, TotalChange]] = [
-        ("iteration time", record.iteration_time),
-        ("GPU-seconds", record.gpu_seconds),
-        ("amplification", record.amplification),
+    totals: list[tuple[str, TotalChange | None, Callable[[float], str]]] = [
+        ("iteration time", record.iteration_time, format_seconds),
+        ("GPU-seconds", record.gpu_seconds, format_seconds),
+        ("amplification", record.amplification, format_rate),
+        ("memory of the fullest GPU", record.memory, format_bytes),
     ]
-    if record.memory is not None:
-        totals.append(("memory of the fullest GPU", record.memory))
     rows = [
-        Change(name, 100 * total.change / total.before, f"{total.before:.4g} → {total.after:.4g}")
-        for name, total in totals
-        if total.before
+        Change(name, 100 * total.change / total.before, f"{written(total.before)} → {written(total.after)}")
+        for name, total, written in totals
+        if total is not None and total.before
     ]
     whole = record.iteration_time.before
     for layer in record.layers:
@@ -162,7 +161,7 @@ def _of_runs(record: RunComparison) -> list[Change]:
             continue
         scale = 100.0 if figure.unit == "share" else 100 / abs(figure.before)
         noise = None if figure.noise is None else scale * figure.noise
-        values = f"{figure.before:.4g} → {figure.after:.4g} {figure.unit}"
+        values = f"{format_value(figure.before, figure.unit)} → {format_value(figure.after, figure.unit)}"
         rows.append(Change(figure.name, scale * (figure.after - figure.before), values, noise))
     return rows
 

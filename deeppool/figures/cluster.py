@@ -189,7 +189,7 @@ def _throughput(simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> It
             x=times,
             y=[*values, values[-1]],
             showlegend=False,
-            hovertemplate=f"{role} %{{y:.4g}} samples/s<extra></extra>",
+            hovertemplate=f"{role} %{{y:,.4~r}} samples/s<extra></extra>",
         )
 
 

@@ -124,8 +124,8 @@ def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, obj
 
 def _hover(where: str, unit: TimeUnit) -> str:
     return (
-        f"<b>%{{fullData.name}}</b>{where}<br>%{{y:.4g}} {unit.name} an iteration<br>"
-        f"%{{x:.4g}} GPU-{unit.name}, amplification %{{customdata:.3g}}, predicted<extra></extra>"
+        f"<b>%{{fullData.name}}</b>{where}<br>%{{y:,.4~r}} {unit.name} an iteration<br>"
+        f"%{{x:,.4~r}} GPU-{unit.name}, amplification %{{customdata:,.3~r}}, predicted<extra></extra>"
     )
 
 

@@ -7,7 +7,7 @@ from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.simulation.device.interference import Interference
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 CELL = 34
 """Pixels of a class."""
@@ -25,7 +25,7 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     """
     require(found, Interference, "interference")
     names = [
-        f"{intensity:.3g} FLOP/B, {format_seconds(seconds)}"
+        f"{format_rate(intensity)} FLOP/B, {format_seconds(seconds)}"
         for intensity in found.intensities
         for seconds in found.durations
     ]

@@ -44,7 +44,7 @@ def kernel_costs(record: Calibration, *, dark: bool = False) -> go.Figure:
                 y=[names[index] for index in shown],
                 x=[values[index] for index in shown],
                 marker={"size": 8, "color": colour},
-                hovertemplate=f"%{{y}}, {name}: %{{x:.3g}} us<extra></extra>",
+                hovertemplate=f"%{{y}}, {name}: %{{x:,.3~r}} us<extra></extra>",
                 showlegend=column == 2,
             ),
             row=1,

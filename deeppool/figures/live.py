@@ -181,7 +181,7 @@ def _throughput(samples: Sequence[LiveSample], dark: bool) -> go.Scatter:
         x=[time for time, _ in found],
         y=[rate for _, rate in found],
         line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
-        hovertemplate="%{y:.3g} samples/s at %{x:.1f} s, measured<extra></extra>",
+        hovertemplate="%{y:,.3~r} samples/s at %{x:.1f} s, measured<extra></extra>",
         showlegend=False,
     )
 

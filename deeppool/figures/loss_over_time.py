@@ -70,6 +70,6 @@ def _line(training: ModeTraining, values: Sequence[float | None], *, first: bool
         customdata=[[point.updates, training.seed] for point in training.points],
         line={"color": COLOURS[training.mode], "width": 1.5},
         marker={"size": 4},
-        hovertemplate=f"{training.mode}: %{{y:.4g}} after %{{x:.1f}} s<br>%{{customdata[0]}} updates, seed "
+        hovertemplate=f"{training.mode}: %{{y:,.4~r}} after %{{x:.1f}} s<br>%{{customdata[0]}} updates, seed "
         "%{customdata[1]}<extra></extra>",
     )

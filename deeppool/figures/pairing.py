@@ -48,7 +48,7 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
         y=rows,
         x=ends,
         marker={"symbol": "line-ns-open", "size": 20, "line": {"width": 2.5}, "color": theme.ink(dark=dark)},
-        hovertemplate="one step of every job of the group: %{x:.4g} " + unit.name + "<extra></extra>",
+        hovertemplate="one step of every job of the group: %{x:,.4~r} " + unit.name + "<extra></extra>",
     )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")

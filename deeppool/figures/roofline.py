@@ -42,7 +42,7 @@ def roofline(sheet: GpuSheet, *, dark: bool = False) -> go.Figure:
                 x=INTENSITIES,
                 y=[min(top, bandwidth * intensity) / 1e12 for intensity in INTENSITIES],
                 line={"color": colour, "dash": dash},
-                hovertemplate=f"{name}, {basis}: %{{y:.3g}} Top/s at %{{x:.3g}} op/B<extra></extra>",
+                hovertemplate=f"{name}, {basis}: %{{y:,.3~r}} Top/s at %{{x:,.3~r}} op/B<extra></extra>",
             )
     figure.update_xaxes(title_text="operations per byte of memory traffic (log)", type="log", dtick=1)
     figure.update_yaxes(title_text="10¹² operations per second (log)", type="log", dtick=1)

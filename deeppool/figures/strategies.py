@@ -35,7 +35,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
                 y=labels,
                 x=[getattr(result, f"{name}_throughput") for result in results],
                 marker={"color": colour},
-                hovertemplate=f"%{{y}}<br>{name}: %{{x:.4g}} samples/s, predicted<extra></extra>",
+                hovertemplate=f"%{{y}}<br>{name}: %{{x:,.4~r}} samples/s, predicted<extra></extra>",
             ),
             row=1,
             col=1,
@@ -49,7 +49,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
             marker={"color": theme.neutral(dark=dark)},
             text=["" if x.speedup is None else f"{x.speedup:.2f}×" for x in results],
             textposition="auto",
-            hovertemplate=f"%{{y}}<br>completion time %{{x:.4g}} {unit.name}, speed-up over one GPU %{{text}}, "
+            hovertemplate=f"%{{y}}<br>completion time %{{x:,.4~r}} {unit.name}, speed-up over one GPU %{{text}}, "
             "predicted<extra></extra>",
             showlegend=False,
         ),

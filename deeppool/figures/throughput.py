@@ -99,7 +99,7 @@ def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
 
 _HOVER = (
     "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>speed-up %{x:.2f}×, %{customdata[2]} an iteration<br>"
-    "%{y:.4g} samples/s: %{customdata[3]}<br>%{customdata[4]}× data parallel on all GPUs, predicted<extra></extra>"
+    "%{y:,.4~r} samples/s: %{customdata[3]}<br>%{customdata[4]}× data parallel on all GPUs, predicted<extra></extra>"
 )
 
 

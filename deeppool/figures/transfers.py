@@ -139,7 +139,7 @@ def _bars(
         error_x=ends if spread and rows[0].slowest else None,
         marker={"color": colour},
         customdata=[[row.told] for row in rows],
-        hovertemplate=f"<b>%{{y}}</b>, {name}: %{{x:.4g}} {unit.name}<br>%{{customdata[0]}}<extra></extra>",
+        hovertemplate=f"<b>%{{y}}</b>, {name}: %{{x:,.4~r}} {unit.name}<br>%{{customdata[0]}}<extra></extra>",
     )
 
 
@@ -152,5 +152,5 @@ def _marks(
         y=[escape(row.method) for row in rows],
         x=[None if each is None else unit.of(each) for each in seconds],
         marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2}},
-        hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} {unit.name}<extra></extra>",
+        hovertemplate=f"%{{y}}, {name}: %{{x:,.4~r}} {unit.name}<extra></extra>",
     )

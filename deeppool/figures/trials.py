@@ -6,6 +6,7 @@ from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, shorten
 from deeppool.records.trials_record import TrialsRecord
+from deeppool.units import format_rate
 
 
 def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
@@ -29,7 +30,8 @@ def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
             x=[result.final_loss or 0.0 for result in results],
             marker_color=[theme.GREEN if result is record.best else theme.neutral(dark=dark) for result in results],
             text=[
-                escape(result.ended) if result.final_loss is None else f"{result.final_loss:.4g}" for result in results
+                escape(result.ended) if result.final_loss is None else format_rate(result.final_loss, 4)
+                for result in results
             ],
             # Inside a bar of no length, plotly shows no text.
             textposition=["outside" if result.final_loss is None else "auto" for result in results],

@@ -75,7 +75,7 @@ def test_an_axis_over_powers_names_round_times_in_its_range(gpus, batch):
 def test_hover_texts_have_time_gpu_time_and_amplification():
     found = frontier(PROFILE, CLUSTER, 16)
     for trace in figures.frontier(found, plan(PROFILE, CLUSTER, 16)).data:
-        assert "%{y:.4g} ms an iteration<br>%{x:.4g} GPU-ms, amplification" in trace.hovertemplate
+        assert "%{y:,.4~r} ms an iteration<br>%{x:,.4~r} GPU-ms, amplification" in trace.hovertemplate
         work = [x / 1e3 / found.single_gpu_iteration_time for x in trace.x]
         assert list(trace.customdata) == pytest.approx(work)
 

@@ -1,6 +1,7 @@
 """Every kind of record has a figure that answers a question about it, or a reason why it has none."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.base.serialization import to_json
 from deeppool.errors import InvalidValueError
+from deeppool.evaluation import figures as evaluation_figures
 from deeppool.figures import theme
 from deeppool.figures.network import SIZES
 from deeppool.figures.record_figure import WITHOUT_FIGURE
@@ -97,6 +99,20 @@ def test_the_error_of_a_simulation_is_against_what_was_measured() -> None:
     drawn = bars(figures.changes(found))
     for quantity in found.quantities:
         assert drawn[quantity.name.rstrip(", ")] == pytest.approx(100 * (quantity.simulated / quantity.measured - 1))
+
+
+def test_hover_texts_of_changes_have_units_and_no_exponents() -> None:
+    found = recorded("diff")
+    small = replace(found.iteration_time, before=1.2e-5, after=3.4e-6)
+    (bar,) = figures.changes(replace(found, iteration_time=small)).data
+    assert "12 us → 3.4 us" in str(bar.hovertext)
+
+
+def test_templates_of_hover_texts_have_no_exponents() -> None:
+    """d3 writes an exponent by ``g`` and ``e``, by ``r`` none."""
+    for package in (figures, evaluation_figures):
+        for path in Path(package.__file__).parent.glob("*.py"):
+            assert not re.findall(r"%\{[^{}]*:[^{}]*[ge]\}", path.read_text().replace("{{", "{")), path
 
 
 def test_steps_are_those_of_the_record_at_every_batch() -> None:

@@ -8,6 +8,7 @@ from deeppool.evaluation.entries import Number
 from deeppool.evaluation.nightly_record import NightlyRun
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
+from deeppool.evaluation.tables import format_value
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.changes import Change, draw_changes
@@ -59,7 +60,8 @@ def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
         Change(
             f"{number.notebook}: {number.name}",
             100 * number.change,
-            f"usually {number.usual:.4g}, now {number.value:.4g} {number.unit}, {number.basis}",
+            f"usually {format_value(number.usual, number.unit)}, now {format_value(number.value, number.unit)}, "
+            f"{number.basis}",
             100 * number.band / abs(number.usual),
         )
         for number in record.moved
@@ -95,7 +97,7 @@ def _against_paper(number: Number) -> Change | None:
         printed = [float(number.paper or 0.0)]
     if not printed or not (middle := (min(printed) + max(printed)) / 2):
         return None
-    values = f"paper {number.paper} {number.unit}, here {number.value:.4g} {number.unit}, {number.basis}"
+    values = f"paper {number.paper} {number.unit}, here {format_value(number.value, number.unit)}, {number.basis}"
     width = 100 * (max(printed) - min(printed)) / 2 / abs(middle)
     return Change(number.name, 100 * (number.value - middle) / abs(middle), values, width or None)
 

@@ -55,7 +55,7 @@ def _background_alone(shared: SharedCluster, right: float, dark: bool) -> go.Sca
         line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
         x=[0, right],
         y=[shared.background_alone_throughput] * 2,
-        hovertemplate="background alone: %{y:.4g} samples/s<extra></extra>",
+        hovertemplate="background alone: %{y:,.4~r} samples/s<extra></extra>",
     )
 
 

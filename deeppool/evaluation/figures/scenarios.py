@@ -78,7 +78,7 @@ def _bars(one: ThreeScenarios, role: str, colour: str, *, first: bool) -> go.Bar
             [format_seconds(each.iteration_time), one.speedup(each.name), format_rate(each.throughput, 4)]
             for each in one.scenarios
         ],
-        hovertemplate=f"<b>%{{x}}</b>, {role}: %{{y:.4g}} samples/s of %{{customdata[2]}}<br>"
+        hovertemplate=f"<b>%{{x}}</b>, {role}: %{{y:,.4~r}} samples/s of %{{customdata[2]}}<br>"
         "foreground %{customdata[0]} an iteration, %{customdata[1]:.2f}× one GPU, simulated<extra></extra>",
     )
 

@@ -73,7 +73,7 @@ def wave_efficiency(
                 x=[ratio for ratio, _ in pairs],
                 y=[share for _, share in pairs],
                 line={"color": theme.BLUE, "dash": ("solid", "dash", "dot", "dashdot")[number % 4]},
-                hovertemplate="computing / transfers %{x:.2g}: %{y:.2f}<extra></extra>",
+                hovertemplate="computing / transfers %{x:,.2~r}: %{y:.2f}<extra></extra>",
             )
         )
     figure.update_xaxes(title_text="computing of a batch / transfers of a step", type="log")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.units import format_percent
+from deeppool.units import format_percent, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,14 @@ class Quantity:
         return self.simulated / self.measured - 1
 
     def __str__(self) -> str:
-        unit = f" {self.unit}" * bool(self.unit)
-        return f"{self.name} {self.simulated:.4g}{unit} for {self.measured:.4g}{unit} ({format_percent(self.error)})"
+        return (
+            f"{self.name} {self.text_of(self.simulated)} for {self.text_of(self.measured)} "
+            f"({format_percent(self.error)})"
+        )
+
+    def text_of(self, value: float) -> str:
+        """Formats one of the two numbers, seconds with their unit."""
+        return format_seconds(value) if self.unit == "s" else format_rate(value, 4)
 
 
 @dataclass(frozen=True, slots=True)
