@@ -66,7 +66,7 @@ def findings_of(
         found = [
             _burst_parallelism(record, record.iteration_time.p50, planned, plan, file, replan),
             _background_training(record, plan if plan is None or plan.gpus == record.ranks else None, file),
-            _partial_all_reduces(record),
+            _partial_all_reduces(record, file),
         ]
     return tuple(finding for finding in found if finding is not None)
 
@@ -180,19 +180,19 @@ def _background_training(record: TrainingRecord, plan: Plan | None, file: str) -
     )
 
 
-def _partial_all_reduces(record: TrainingRecord) -> Finding | None:
+def _partial_all_reduces(record: TrainingRecord, file: str) -> Finding | None:
     """Judges how unlike the ranks compute; None: there is one rank."""
     if record.ranks < 2:
         return None
     times = record.compute_times
-    if len(times) < 2:
-        return partial_collectives()
+    if not times:
+        return partial_collectives(plan_file=file)
     stages = [stage.gpus for stage in record.stages]
     groups = groups_alike(times, stages)
     usual = [median(each.p50 for each in group) for group in groups]
     late = [max(x.p99 for x in group) - p50 for group, p50 in zip(groups, usual, strict=True) if len(group) > 1]
     if not late:
-        evidence = "by its plan each rank computes other layers, so that their times do not show who is late"
+        evidence = "by its plan no two ranks compute the same layers, so that their times do not show who is late"
         return Finding("partial all-reduces", "unknown", None, evidence, "")
     longest = 1 + max(late) / max(usual)
     evidence = f"the longest computing of a rank (p99) is {longest:.2f} times the usual one"

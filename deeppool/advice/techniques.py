@@ -158,21 +158,24 @@ def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
     return judge("two waves", gain, profile.error, f"{evidence}, and {has} hold no batch of twice the size", step)
 
 
-def partial_collectives(plan_command: str | None = None, *, ranks: bool = True) -> Finding:
+def partial_collectives(
+    plan_command: str | None = None, *, ranks: bool = True, plan_file: str = "plan.json"
+) -> Finding:
     """Says how to measure the load imbalance, without which nobody knows what partial all-reduces gain.
 
     Args:
         plan_command: command that makes the plan to measure it with; None: there is one.
         ranks: whether there is more than one, by DDP or by the fastest plan.
+        plan_file: file of the plan, as a command takes it.
     """
     if not ranks:
         return Finding("partial all-reduces", "no", None, "on one GPU no rank waits for another", "")
-    first = "" if plan_command is None else f"{plan_command} -o plan.json, then "
+    first = "" if plan_command is None else f"{plan_command} -o {plan_file}, then "
     return Finding(
         "partial all-reduces",
         "unknown",
         None,
         "they help where ranks differ from one iteration to the next, which no profile shows",
-        f"{first}deeppool train plan.json package.module:job --steps 100, whose record says how long each rank "
+        f"{first}deeppool train {plan_file} package.module:job --steps 100, whose record says how long each rank "
         "computes",
     )

@@ -122,10 +122,11 @@ def test_ranks_with_unlike_layers_by_their_plan_are_not_compared() -> None:
     assert of("partial all-reduces", unlike).verdict == "no"
     assert "1.03 times the usual one: no rank" in of("partial all-reduces", unlike).evidence
     assert "late" not in str(unlike)
-    alone = replace(unlike, compute_times=times((0.30, 0.31), (0.10, 0.11)), ranks=2)
-    found = of("partial all-reduces", alone)
-    assert (found.verdict, found.next_step) == ("unknown", "")
-    assert "each rank computes other layers" in found.evidence
+    for measured in (times((0.30, 0.31), (0.10, 0.11)), times((0.30, 0.31))):  # by the latter rank 1 computes nothing
+        found = of("partial all-reduces", replace(unlike, compute_times=measured, ranks=2))
+        assert (found.verdict, found.next_step) == ("unknown", "")
+    assert "'my plan.json'" in of("partial all-reduces", replace(unlike, compute_times=())).next_step
+    assert "no two ranks compute the same layers" in found.evidence
 
 
 def test_idle_time_of_a_training_gets_a_background_by_the_command_that_has_its_job(plan: Plan) -> None:

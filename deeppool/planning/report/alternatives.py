@@ -9,7 +9,7 @@ from deeppool.planning.layer_assignment import AlternativeCost, LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.explain import is_explained, over_limit_text, reason
 from deeppool.planning.report.tables import render, table
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,7 +59,8 @@ class PlanAlternatives:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
         return (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs, {limit}: "
-            f"{format_seconds(self.iteration_time)} an iteration; alternatives of {len(self.layers)} layers"
+            f"{format_seconds(self.iteration_time)} an iteration; alternatives of "
+            f"{format_count(len(self.layers), 'layer')}"
         )
 
     def explain(self) -> str:
