@@ -1,5 +1,6 @@
 """The ``deeppool interference`` command."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -32,5 +33,5 @@ def interference(
     serialization.check_writable(output)
     with progress("interrupted; every process was ended, nothing was saved") as report:
         found = measure_interference(device=device, on_progress=report)
-    advice = f"Simulate with it: deeppool simulate PLAN … --interference {output}"
+    advice = f"Simulate with it: deeppool simulate PLAN … --interference {shlex.quote(str(output))}"
     show(found, as_json, lambda: f"{found}\n\n{advice}", output=output)

@@ -1,5 +1,6 @@
 """The ``deeppool network`` command."""
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -80,5 +81,5 @@ def network(
         return  # only rank 0 prints and saves
     assert found.measured is not None
     table = found.measured.table()
-    advice = f"Plan with it: deeppool plan PROFILE … --cluster {output}"
+    advice = f"Plan with it: deeppool plan PROFILE … --cluster {shlex.quote(str(output))}"
     show(found, as_json, lambda: f"{table}\n\n{advice}", output=output)

@@ -35,11 +35,11 @@ def test_it_saves_what_was_measured_and_says_how_to_simulate_with_it(interferenc
         return FOUND
 
     monkeypatch.setattr(interference_measure, "measure_interference", measure)
-    code, out, _ = interference("-o", "pairs.json", "--device", "cpu")
+    code, out, _ = interference("-o", "my pairs.json", "--device", "cpu")
     assert (code, asked) == (0, [{"device": "cpu"}])
-    assert dp.load("pairs.json") == FOUND
+    assert dp.load("my pairs.json") == FOUND
     assert str(FOUND) in out and "60 % of waits of 1 ms" in out
-    assert out.endswith("Simulate with it: deeppool simulate PLAN … --interference pairs.json\n")
+    assert out.endswith("Simulate with it: deeppool simulate PLAN … --interference 'my pairs.json'\n")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_minutes_of_work(interference, monkeypatch):

@@ -9,7 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.search.optimality import round_up
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Frontier:
         too_large = len(self.points) - len(self.fitting)
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
-            f"{len(self.points)} efficient plans, from {format_seconds(first.iteration_time)} at amplification "
-            f"{first.amplification:.2f} to {format_seconds(last.iteration_time)} at {last.amplification:.2f}; "
-            f"data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.claim}"
+            f"{format_count(len(self.points), 'efficient plan')}, from {format_seconds(first.iteration_time)} at "
+            f"amplification {first.amplification:.2f} to {format_seconds(last.iteration_time)} at "
+            f"{last.amplification:.2f}; data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.claim}"
         )
         if too_large:
             text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"

@@ -24,7 +24,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 Strategy = Literal["burst parallel", "data parallel"]
 
@@ -241,7 +241,7 @@ class SharedCluster:
         return (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
-            f"{len(self.points)} efficient plans, from {first.speedup:.2f}x one GPU and "
+            f"{format_count(len(self.points), 'efficient plan')}, from {first.speedup:.2f}x one GPU and "
             f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "
             f"{format_rate(last.throughput, 4)}; data parallel on all GPUs {alone.speedup:.2f}x and "
             f"{format_rate(alone.throughput, 4)}; {self.optimality}"
