@@ -99,7 +99,9 @@ def profile(
 
         sample, sizes = shape(input_shape), numbers(batch_sizes, "--batch-sizes")
         unsaved: DocumentError | None = None
-        with progress(f"interrupted; the measurements are in {output}.partial (the same command resumes)") as report:
+        with progress(
+            f"interrupted; the same command goes on from {output}.partial, if a measurement was finished"
+        ) as report:
             try:
                 measured = measure(
                     capture(model, sample, granularity=granularity),

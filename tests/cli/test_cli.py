@@ -178,7 +178,7 @@ def test_an_interrupted_profile_says_where_its_measurements_are(
     monkeypatch.setattr("deeppool.profiling.measure.bench.Bench.measure", interrupted)
     outcome = deeppool("profile", EXAMPLE, "-o", tmp_path / "profile.json")
     assert outcome.code == 1
-    assert outcome.err.startswith("error: interrupted; the measurements are in")
+    assert outcome.err.startswith("error: interrupted; the same command goes on from")
     assert outcome.err.count("\n") == 1, outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["profile.json.partial"]
 
