@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from deeppool.base.arguments import check_arguments
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -22,11 +24,15 @@ def interrupted(name: str) -> KeyboardInterrupt:
 
 
 def interruptible(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a long call: its KeyboardInterrupt bears the name of the outermost call."""
+    """Decorates a long public call: its KeyboardInterrupt bears the name of the outermost call.
+
+    It refuses arguments of other types, too, as :func:`deeppool.base.arguments.typed` does.
+    """
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
+            check_arguments(function, arguments, options)
             return function(*arguments, **options)
         except KeyboardInterrupt:
             # Leaving the function has ended its processes.

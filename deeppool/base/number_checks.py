@@ -10,6 +10,9 @@ from typing import Any
 
 from deeppool.errors import InvalidValueError
 
+LARGEST = 2**63 - 1
+"""Largest whole number: NumPy's, and so that of a file."""
+
 
 def whole_number(name: str, value: Any, least: int | None = 1, most: int | None = None, note: str = "") -> int:
     """Returns a whole number that a user gives, as Python's.
@@ -18,24 +21,25 @@ def whole_number(name: str, value: Any, least: int | None = 1, most: int | None 
         name: of the argument, for the message.
         value: what was given.
         least: lower bound; None: none.
-        most: upper bound; None: none.
+        most: upper bound; None: ``LARGEST``.
         note: what else the message says, in brackets: the next step.
 
     Raises:
         InvalidValueError: it is no whole number, or out of its bounds.
     """
     try:
-        found = operator.index(value)
+        found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         found = None
-    if found is None or isinstance(value, bool):
-        wanted, given = "a whole number", repr(value)
+    if found is None:
+        wanted = "a whole number"
     elif least is not None and found < least:
-        wanted, given = f"at least {least}", str(found)
-    elif most is not None and found > most:
-        wanted, given = f"at most {most}", str(found)
+        wanted = f"at least {least}"
+    elif found > (most := LARGEST if most is None else most):
+        wanted = f"at most {most}"
     else:
         return found
+    given = shown(value if found is None else found)
     raise InvalidValueError(f"{name} must be {wanted}, got {given}{note and f' ({note})'}")
 
 
@@ -51,7 +55,7 @@ def real_number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one by a tensor of several
         found = None
     if found is None:
-        raise InvalidValueError(f"{name} must be a number, got {value!r}")
+        raise InvalidValueError(f"{name} must be a number, got {shown(value)}")
     return found
 
 
@@ -70,3 +74,11 @@ def positive_number(name: str, value: Any, note: str = "") -> float:
     if not 0 < found < math.inf:
         raise InvalidValueError(f"{name} must be positive and finite, got {found:g}{note and f' ({note})'}")
     return found
+
+
+def shown(value: Any) -> str:
+    """Returns a value for a message, in a line of at most 60 characters."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python writes none of thousands of digits
+        return f"one of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from deeppool.base import number_checks
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.units import format_bytes
 
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 VERSION = 1
 MAXIMUM_BYTES = 256 * 2**20
 """Maximum size of a file: several hours of telemetry of a node, or a plan of thousands of layers on a thousand GPUs."""
-LARGEST: Mapping[type, float] = {bool: 1, int: 2**63 - 1, float: 1e30}
+LARGEST: Mapping[type, float] = {bool: 1, int: number_checks.LARGEST, float: 1e30}
 """Maximum magnitude of a number in a file, by its type. Products of some floats stay finite, and integers fit
 numpy's."""
 
 
+@runtime_checkable
 class Record(Protocol):
     """A dataclass that can be a file."""
 

@@ -122,6 +122,7 @@ def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) ->
     found = policy if isinstance(policy, Sharing) else POLICIES[policy]
     if max_slowdown is None:
         return found
+    max_slowdown = real_number("max_slowdown", max_slowdown)
     if found is None:
         raise InvalidValueError(f"max_slowdown {max_slowdown:g} bounds a background, and policy '{policy}' has none")
     return replace(found, max_slowdown=max_slowdown)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.measured_network import MeasuredNetwork
 from deeppool.errors import InvalidValueError
@@ -119,7 +120,8 @@ PRESETS = {
 }
 
 
-def find_cluster(name_or_file: str, gpus: int) -> Cluster:
+@typed
+def find_cluster(name_or_file: str | os.PathLike[str], gpus: int) -> Cluster:
     """Returns a preset by name, or a cluster from a file, with ``gpus`` GPUs of it in use.
 
     Raises:

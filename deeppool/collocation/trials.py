@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from deeppool.base import serialization
+from deeppool.base.arguments import check_fields
 from deeppool.base.file_lock import file_lock
 from deeppool.collocation.job_queue import BATCH, BackgroundJob
 from deeppool.errors import DeeppoolError, InvalidValueError
@@ -56,6 +57,7 @@ class Trials:
     """Restarts of a trial, from its checkpoint, after it crashed or hung."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.configurations:
             raise InvalidValueError('trials need at least one configuration, for example [{"lr": 0.1}, {"lr": 0.01}]')
         seen = set()

@@ -50,7 +50,7 @@ def find_kind(name: str, *, also: str | None = None) -> DeviceKind:
         InvalidValueError: there is no such kind, or no data sheet of its GPU.
     """
     # Devices of torch and None are none.
-    kind, colon, _ = name.partition(":") if isinstance(name, str) else (name, "", "")
+    kind, colon, _ = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in KINDS or (colon and kind != "emulated"):
         accepted = [also] if also else []
         raise InvalidValueError(
@@ -77,7 +77,7 @@ def check_common_clock(device: str) -> None:
     Raises:
         InvalidValueError: they are virtual.
     """
-    if emulated_sheet(device) is not None:
+    if find_kind(device).emulated and emulated_sheet(device) is not None:
         raise InvalidValueError(
             f"ranks on device {device} cannot be timed together: each process has a virtual clock of its own (use "
             "device emulated, or simulate a plan: deeppool simulate)"

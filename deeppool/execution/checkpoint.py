@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.private_files import private
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError, RunError
 from deeppool.execution.trainer import Trainer
@@ -213,6 +214,7 @@ def _check_class(what: str, own: object, shards: list[dict[str, Any]], folder: P
         )
 
 
+@typed
 def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """Returns the model's state of a checkpoint, for ``model.load_state_dict``; tied weights are one tensor.
 

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from typing import Annotated
 
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Input
 
 Shape = tuple[int, ...]
-Shapes = Shape | Mapping[str, Shape]
+Shapes = Annotated[Shape | Mapping[str, Shape], "checked beside the model, which the message names"]
 """Shape of a sample, without the batch: of the only input, or by the name of its argument (empty: the first)."""
 
 

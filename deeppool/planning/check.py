@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.base.arguments import typed
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
@@ -66,6 +67,7 @@ class PlanCheck:
         )
 
 
+@typed
 def check(plan: Plan, profile: Profile) -> PlanCheck:
     """Times a plan again from its profile, and proves how far it is at most from the fastest one.
 

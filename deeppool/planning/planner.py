@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from deeppool.base.arguments import require
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
@@ -81,7 +80,6 @@ def plan(
             activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
-    require(profile, Profile, "profile", maker="dp.profile")
     global_batch = whole_number("global_batch", global_batch)
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
     costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
@@ -186,7 +184,6 @@ def frontier(
     is at least 1; of the points below that, where layers gain more than they cost, ``plan`` takes the fastest
     under 1.
     """
-    require(profile, Profile, "profile", maker="dp.profile")
     global_batch = whole_number("global_batch", global_batch)
     cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
     return frontier_from_costs(

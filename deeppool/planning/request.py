@@ -14,6 +14,9 @@ from deeppool.planning.plan import GpuCounts, LimitScope, Search
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
 
+MAXIMUM_BATCH = 10**9
+"""Largest global batch: the bytes of its activations are a number of 64 bits."""
+
 
 def cost_table(
     profile: Profile,
@@ -57,9 +60,13 @@ def check_batch(gpus: int, global_batch: int) -> int:
 
     Raises:
         InvalidValueError: it is no whole number of samples, or none.
-        PlanError: more GPUs than samples.
+        PlanError: more GPUs than samples, or more samples than a plan can have.
     """
     global_batch = whole_number("global_batch", global_batch)
+    if global_batch > MAXIMUM_BATCH:
+        raise PlanError(
+            f"global_batch must be at most {MAXIMUM_BATCH}, got {global_batch} (it counts the samples of one iteration)"
+        )
     if gpus > global_batch:
         raise PlanError(
             f"{gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "

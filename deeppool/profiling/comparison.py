@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.base.arguments import typed
 from deeppool.device.kinds import graphs_name
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
@@ -106,6 +107,7 @@ class ProfileComparison:
         )
 
 
+@typed
 def compare_profiles(before: Profile, after: Profile) -> ProfileComparison:
     """Compares the layers of one model in two profiles, at the batch sizes that both measured.
 

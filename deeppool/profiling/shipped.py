@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.profiling.table import Profile
@@ -59,6 +60,7 @@ def list_profiles() -> ShippedProfiles:
     return ShippedProfiles(tuple(_describe(name, find_profile(name)) for name in shipped_names()))
 
 
+@typed
 def find_profile(name_or_file: str | Path) -> Profile:
     """Reads a profile from a file, or a shipped one by name.
 

@@ -21,6 +21,9 @@ from deeppool.profiling.iteration_check import (
 from deeppool.profiling.update_estimate import estimated_update_per_byte
 from deeppool.units import format_seconds
 
+MAXIMUM_SAMPLES = 10**9
+"""Largest batch of one GPU."""
+
 
 def distinct_sizes(batch_sizes: Iterable[int]) -> tuple[int, ...]:
     """Returns batch sizes that a user gives as ascending integers of Python.
@@ -30,7 +33,7 @@ def distinct_sizes(batch_sizes: Iterable[int]) -> tuple[int, ...]:
     """
     given = list(batch_sizes)
     try:
-        sizes = tuple(sorted({whole_number("batch_sizes", size) for size in given}))
+        sizes = tuple(sorted({whole_number("batch_sizes", size, most=MAXIMUM_SAMPLES) for size in given}))
     except InvalidValueError:
         sizes = ()
     if not sizes or sizes[0] < 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
@@ -64,6 +65,7 @@ KINDS = {
 }
 
 
+@typed
 def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
     """Writes a record as JSON, whole or not at all: a profile, plan, cluster, simulation, run or any other."""
     return serialization.write(record, path)
@@ -93,6 +95,7 @@ def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     raise AssertionError("there is always a next number")
 
 
+@typed
 def load(path: str | os.PathLike[str]) -> Any:
     """Reads a record of any kind.
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from deeppool.base.arguments import typed
 from deeppool.records.run_record import Phase, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_rate, format_seconds, format_tables
 
@@ -77,6 +78,7 @@ class RunComparison:
         return f"{self.before} → {self.after}: {changes} beyond noise"
 
 
+@typed
 def compare_runs(before: RunRecord, after: RunRecord) -> RunComparison:
     """Compares two runs, of any models.
 

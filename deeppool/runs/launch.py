@@ -7,7 +7,6 @@ builds the record (:mod:`deeppool.runs.launch_record`).
 
 from contextlib import closing
 
-from deeppool.base.arguments import require
 from deeppool.base.live_sample import OnSample
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_control import RunControl
@@ -80,7 +79,6 @@ def launch(
         RunError: the plan or the background cannot start here.
         RankFailedError: a rank died or hung; every process has ended by then.
     """
-    require(plan, Plan, "plan", maker="dp.plan")
     policy = policy or ("none" if background is None else "priority")
     sharing = find_sharing(policy, max_slowdown)
     if background_batch is not None:

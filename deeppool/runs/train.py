@@ -6,7 +6,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from deeppool.base.arguments import require
 from deeppool.base.number_checks import whole_number
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
@@ -105,8 +104,6 @@ def train(
             ``min_ranks`` GPUs are left.
         DocumentError: a checkpoint cannot be written or read.
     """
-    require(plan, Plan, "plan", maker="dp.plan")
-    require(job, TrainingJob, "job", maker="dp.TrainingJob")
     check_common_clock(plan.device)
     if gradient_sync is not None and (isinstance(gradient_sync, type) or not hasattr(gradient_sync, "driver")):
         name = getattr(gradient_sync, "__name__", type(gradient_sync).__name__)

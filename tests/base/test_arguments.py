@@ -1,14 +1,17 @@
 """Arguments that are no record: the file of one, and the function that makes one."""
 
+import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import deeppool as dp
-from deeppool.base.arguments import require
-from deeppool.errors import InvalidValueError
+from deeppool.errors import DeeppoolError, InvalidValueError
 from tests.figures.records import two_layer_plan
+
+TRACE = dp.WorkloadTrace("a", "b", (dp.TraceJob(name="x", role="foreground", source="x", iterations=1),))
 
 
 def job() -> None:
@@ -27,7 +30,7 @@ def job() -> None:
             lambda: dp.launch(Path("plan.json")),
             "plan must be a Plan, got 'plan.json' (dp.load('plan.json') reads a file)",
         ),
-        (lambda: dp.simulate(None), "plan must be a Plan, got a NoneType (dp.plan makes one)"),
+        (lambda: dp.simulate(None), "plan must be a Plan, got None (dp.plan makes one)"),
         (lambda: dp.train("plan.json", job, steps=1), "plan must be a Plan, got 'plan.json'"),
         (
             lambda: dp.train(two_layer_plan(), job, steps=1),
@@ -37,6 +40,34 @@ def job() -> None:
             lambda: dp.train(two_layer_plan(), "mine:job", steps=1),
             "job must be a TrainingJob, got 'mine:job' (import and call it)",
         ),
+        (lambda: dp.save({}, "plan.json"), "record must be a Record, got a dict"),
+        (lambda: dp.load(None), "path must be a str or a path, got None"),
+        (
+            lambda: dp.measure_jobs([job], global_batch=8),
+            "jobs[0] must be a TrainingJob, got 'job' (give what it returns: job())",
+        ),
+        (lambda: dp.pair_jobs(x for x in ()), "jobs must be a list, got a generator"),
+        (
+            lambda: dp.simulate_cluster(dp.WorkloadTrace("a", "b", {}), 2),
+            "jobs must be a list, got a dict",
+        ),
+        (
+            lambda: dp.compare_with_run(two_layer_plan(), two_layer_plan()),
+            "run must be a RunRecord, got a Plan (dp.launch makes one)",
+        ),
+        (
+            lambda: dp.simulate_cluster(TRACE, 2, sources={"x": "x.json"}),
+            "sources['x'] must be a Profile or a Plan, got 'x.json' (dp.load('x.json') reads a file)",
+        ),
+        (
+            lambda: dp.plan(dp.find_profile("vgg16-h200"), 2, 8, optimizer=[]),
+            "optimizer must be one of sgd, momentum, adam, adamw, got a list",
+        ),
+        (lambda: dp.plan(dp.find_profile("vgg16-h200"), 2, 10**30), "global_batch must be at most"),
+        (
+            lambda: dp.capture("resnet18", on_progress="print"),
+            "on_progress must be a function or None, got 'print'",
+        ),
     ],
 )
 def test_an_argument_of_another_type_says_how_to_get_the_right_one(call, told) -> None:
@@ -44,5 +75,21 @@ def test_an_argument_of_another_type_says_how_to_get_the_right_one(call, told) -
         call()
 
 
-def test_what_has_its_type_is_taken() -> None:
-    require(two_layer_plan(), object, "plan", maker="dp.plan")
+def required(name: str) -> list[str]:
+    parameters = inspect.signature(getattr(dp, name)).parameters.values()
+    return [x.name for x in parameters if x.default is x.empty and x.kind in (x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in dp.__all__ if inspect.isfunction(getattr(dp, name)) and required(name)]
+)
+def test_public_functions_refuse_objects_of_other_types_in_one_line(name) -> None:
+    with pytest.raises(DeeppoolError, match=r"must be|a model is a") as refused:
+        getattr(dp, name)(**{x: {} for x in required(name)})
+    assert "\n" not in str(refused.value)
+
+
+def test_lists_of_other_kinds_are_taken() -> None:
+    costs = [dp.JobCosts(name, 1.0, 0.5) for name in "ab"]
+    assert dp.pair_jobs(tuple(costs)) == dp.pair_jobs(np.array(costs)) == dp.pair_jobs(costs)
+    assert dp.Conditions(speeds=np.ones(2)).speeds == (1.0, 1.0)

@@ -118,5 +118,7 @@ def select_arrangements(wanted: Sequence[str], known: Sequence[str]) -> list[str
     """
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
-        raise InvalidValueError(f"arrangements must be some of {', '.join(known)}, got {', '.join(wanted) or 'none'}")
+        raise InvalidValueError(
+            f"arrangements must be some of {', '.join(known)}, got {', '.join(map(str, wanted)) or 'none'}"
+        )
     return [name for name in known if name in wanted]

@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.device.kinds import emulated_sheet
 from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
@@ -77,8 +78,10 @@ def kernel_specs(
     Raises:
         InvalidValueError: matrices or durations that are not positive.
     """
-    rows = sizes.matrices if matrices is None else sorted(set(matrices))
-    lengths = sizes.durations if durations is None else sorted(set(durations))
+    rows = sizes.matrices if matrices is None else sorted({whole_number("matrices", rows, None) for rows in matrices})
+    lengths = (
+        sizes.durations if durations is None else sorted({real_number("durations", seconds) for seconds in durations})
+    )
     for name, values in (("matrices", rows), ("durations", lengths)):
         if min(values, default=1) <= 0 or (name == "durations" and not values):
             raise InvalidValueError(

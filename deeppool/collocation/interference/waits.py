@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from deeppool.base.number_checks import real_number
 from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
@@ -27,9 +28,10 @@ def check_waits(waits: Sequence[float]) -> tuple[float, ...]:
     Raises:
         InvalidValueError: a wait that is not positive.
     """
-    if min(waits, default=1) <= 0:
+    found = sorted({real_number("waits", seconds) for seconds in waits})
+    if not min(found, default=1) > 0:
         raise InvalidValueError(f"waits must be positive numbers of seconds, got {list(waits)} (for example 0.001)")
-    return tuple(sorted(set(waits)))
+    return tuple(found)
 
 
 def measure_waits(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import torch
 from torch import fx, nn
@@ -80,7 +80,7 @@ def capture(
     *,
     input_dtype: Dtypes | None = None,
     loss: Loss | None = None,
-    target: torch.Tensor | None = None,
+    target: Annotated[torch.Tensor, "or what torch makes one of"] | None = None,
     granularity: Granularity = "module",
     seed: int = 0,
     on_progress: Progress | None = None,

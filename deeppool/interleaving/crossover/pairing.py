@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.interleaving.crossover.round_time import (
@@ -83,6 +84,7 @@ def group_time(group: Sequence[JobCosts]) -> float:
     return crossover_round_time(group) if len(group) > 1 else data_parallel_round_time(group)
 
 
+@typed
 def pair_jobs(jobs: Sequence[JobCosts], *, memory: float | None = None, together: int = 2) -> Pairing:
     """Groups jobs so that one step of each takes the least predicted time.
 

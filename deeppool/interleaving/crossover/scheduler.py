@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
@@ -73,6 +74,7 @@ class CrossoverScheduler:
     Every job is synchronous SGD, to the last bit the same whatever trains beside it. Leaving the block ends the ranks.
     """
 
+    @typed
     def __init__(
         self,
         jobs: Sequence[TrainingJob],

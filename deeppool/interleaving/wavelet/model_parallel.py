@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from deeppool.base.arguments import typed
 from deeppool.device.find import device_of
 from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
@@ -44,6 +45,7 @@ from deeppool.training.training_job import TrainingJob
 class WaveletModelParallel:
     """One rank of model-parallel training in waves, in processes that have joined torch.distributed."""
 
+    @typed
     def __init__(
         self,
         job: TrainingJob,

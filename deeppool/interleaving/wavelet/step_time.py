@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.graph.layer import LayerGraph
@@ -104,6 +105,7 @@ def wave_memory(graph: LayerGraph, parts: Sequence[Sequence[int]], samples: int,
     return max(needs)
 
 
+@typed
 def waves_that_fit(graph: LayerGraph, parts: Sequence[Sequence[int]], samples: int, memory: float) -> int:
     """Returns the largest number of waves for which each rank has enough memory.
 

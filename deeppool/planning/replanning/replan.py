@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import real_number
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
@@ -101,6 +102,7 @@ class Replan:
         return f"{text}; {advice} (found in {format_seconds(self.search_time)})"
 
 
+@typed
 def replan(
     plan: Plan,
     profile: Profile,

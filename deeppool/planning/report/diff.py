@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.base.arguments import typed
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
@@ -106,6 +107,7 @@ class PlanDiff:
         )
 
 
+@typed
 def diff(before: Plan, after: Plan) -> PlanDiff:
     """Returns the differences from ``before`` to ``after``.
 

@@ -12,13 +12,15 @@ import math
 import os
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from deeppool.base import serialization
+from deeppool.base.arguments import check_fields, typed
 from deeppool.base.number_checks import whole_number
 from deeppool.errors import DocumentError, InvalidValueError, MissingStepsError
 
 
+@runtime_checkable
 class StepsToAccuracy(Protocol):
     """Protocol of a model of the steps that a global batch needs to the target accuracy."""
 
@@ -123,6 +125,7 @@ class StepsTable:
     """(batch, steps), batches ascending."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         given = [tuple(pair) for pair in self.pairs]
         in_pairs = given if {len(pair) for pair in given} == {2} else []
         pairs = tuple((whole_number("batch", one, None), whole_number("steps", other, None)) for one, other in in_pairs)
@@ -203,7 +206,8 @@ NAMED: dict[str, KnownSteps] = {
 _KINDS: dict[str, type[KnownSteps]] = {kind.KIND: kind for kind in (CriticalBatch, FixedSamples, StepsTable)}
 
 
-def find_steps(name_or_file: str) -> KnownSteps:
+@typed
+def find_steps(name_or_file: str | os.PathLike[str]) -> KnownSteps:
     """Returns a model by name, or one from a file.
 
     Raises:

@@ -76,12 +76,12 @@ def simulate_cluster(
     _check(strategy, foreground_gpus, harvest_of_idle, until)
     if conditions is not None:
         conditions.check_gpus(cluster.gpus, "the cluster")
+    sharing = find_sharing(policy, max_slowdown)
     if interference is None and max_slowdown is not None:
         raise InvalidValueError(
             f"max_slowdown {max_slowdown:g} bounds what backgrounds cost, which no interference says "
             "(give it, or leave the bound out)"
         )
-    sharing = find_sharing(policy, max_slowdown)
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
     known = load_sources(trace) if sources is None else sources

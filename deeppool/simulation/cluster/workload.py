@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, get_args
 
 from deeppool.base import serialization
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.paths import exists
 from deeppool.cluster.cluster import MAXIMUM_GPUS
@@ -74,6 +75,7 @@ class WorkloadTrace:
     jobs: tuple[TraceJob, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         twice = next((name for name, count in Counter(job.name for job in self.jobs).items() if count > 1), None)
         if twice is not None:
             raise InvalidValueError(f"two jobs of trace '{self.name}' are called '{twice}' (give each its own name)")

@@ -9,6 +9,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.base.arguments import check_fields, typed
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
@@ -42,6 +43,7 @@ class Conditions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "speeds", tuple(real_number("speeds", speed) for speed in self.speeds))
         for name in ("jitter", "straggling", "delay", "inside_bandwidth", "between_bandwidth"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
@@ -120,6 +122,7 @@ class Conditions:
         return f"{description}; seed {self.seed}" if description and self.random else description or "as planned"
 
 
+@typed
 def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Conditions:
     """Returns conditions under which all GPUs are as noisy as the one on which a profile was measured.
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from deeppool.base.arguments import require
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.cluster.cluster import MAXIMUM_GPUS
@@ -96,6 +96,7 @@ class Simulation:
         return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
+@typed
 def simulate(
     plan: Plan,
     *,
@@ -116,7 +117,6 @@ def simulate(
     Raises:
         InvalidValueError: no iterations, speeds of more GPUs than the plan has, or a sample that takes no time.
     """
-    require(plan, Plan, "plan", maker="dp.plan")
     if background_sample_time is not None:
         background_sample_time = positive_number("background_sample_time", background_sample_time, "seconds per sample")
     times: tuple[float, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
@@ -36,6 +37,7 @@ BUCKETS = tuple(2.0**exponent for exponent in range(16, 29))
 """Bytes of a bucket that are tried for the best one, beside DDP's default and a single bucket: 64 KiB to 256 MiB."""
 
 
+@typed
 def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, servers: int = 1) -> TransferComparison:
     """Simulates one data-parallel iteration by every method of sending gradients.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
@@ -17,6 +18,7 @@ from deeppool.simulation.plan.fidelity import Fidelity, Quantity
 from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, sampled_activities
 
 
+@typed
 def compare_with_run(
     plan: Plan,
     run: RunRecord,
