@@ -61,7 +61,8 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
     if over or full or kept.over_limit:
         return plan
     caveat = (
-        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), the profile's layers deviate by "
-        f"{100 * noise:.1f} % from its iterations: DDP is kept (profile longer, on an idle machine, to tell more)"
+        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), less than the "
+        f"{100 * noise:.1f} % by which the profile's layers deviate from its iterations, or these from each other: DDP "
+        "is kept (profile longer, on an idle machine, to tell more)"
     )
     return replace(kept, caveats=(*kept.caveats, caveat), data_parallel_kept=True)
