@@ -135,6 +135,6 @@ def _hint(value: Any, kinds: Iterable[Any]) -> str:
         return ""
     if isinstance(value, str | os.PathLike):
         return f" ({f'dp.load({os.fspath(value)!r}) reads a file' if ':' not in str(value) else 'import and call it'})"
-    if callable(value) and hasattr(value, "__name__"):
+    if callable(value) and getattr(value, "__name__", "").isidentifier():
         return f" (give what it returns: {value.__name__}())"
     return f" ({' or '.join(makers)} makes one)"

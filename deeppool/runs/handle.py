@@ -13,6 +13,7 @@ from collections.abc import Callable, Set
 from concurrent.futures import Future
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
+from deeppool.base.arguments import typed
 from deeppool.base.cancellation import Cancellation
 from deeppool.base.interruption import interrupted
 from deeppool.base.live_sample import LiveSample
@@ -38,6 +39,7 @@ LEAST_PROGRESS, LEAST_SECONDS = 0.05, 2.0
 """Part of a run, and seconds, after which the time to its end is estimated."""
 
 
+@typed
 def start(
     function: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs
 ) -> "RunHandle[Result]":

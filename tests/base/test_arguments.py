@@ -41,6 +41,11 @@ def job() -> None:
             "job must be a TrainingJob, got 'mine:job' (import and call it)",
         ),
         (lambda: dp.save({}, "plan.json"), "record must be a Record, got a dict"),
+        (lambda: dp.start(3), "function must be a function, got 3"),
+        (
+            lambda: dp.scaling(dp.find_profile("vgg16-h200"), lambda batch: 3),
+            "steps must be a StepsToAccuracy, got '<lambda>' (dp.find_steps makes one)",
+        ),
         (lambda: dp.load(None), "path must be a str or a path, got None"),
         (
             lambda: dp.measure_jobs([job], global_batch=8),
