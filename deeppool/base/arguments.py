@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 
 PUBLIC = ("Cluster", "Conditions", "JobCosts", "TraceJob", "TrainingJob", "WorkloadTrace")
 MAKERS = {name: f"dp.{name}" for name in PUBLIC} | {
+    "Advice": "dp.advise",
     "CapturedModel": "dp.capture",
     "Interference": "dp.measure_interference",
     "Plan": "dp.plan",

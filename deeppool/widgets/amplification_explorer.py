@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from deeppool import figures
+from deeppool.base.arguments import typed
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.execution.ranks import check_ranks
@@ -54,6 +55,7 @@ class AmplificationExplorer(Panel):
     selected: Any = traitlets.Unicode()
     """Name of the layer whose other GPU counts are shown, to set, to observe or to link; empty: none."""
 
+    @typed
     def __init__(
         self,
         profile: Profile,

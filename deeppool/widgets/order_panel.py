@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.base.arguments import typed
 from deeppool.interleaving.crossover.comparison import compare_orders
 from deeppool.interleaving.crossover.comparison_record import ORDERS, CrossoverComparison
 from deeppool.training.training_job import TrainingJob
@@ -15,6 +16,7 @@ from deeppool.widgets.comparison_panel import ComparisonPanel
 class OrderPanel(ComparisonPanel[CrossoverComparison]):
     """Measures orders of jobs as :func:`deeppool.compare_orders` does, and draws which job computes and sends when."""
 
+    @typed
     def __init__(self, jobs: Sequence[TrainingJob], *, global_batch: int, ranks: int = 2, repetitions: int = 5) -> None:
         """Lays out the controls.
 

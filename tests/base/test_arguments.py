@@ -41,6 +41,11 @@ def job() -> None:
             "job must be a TrainingJob, got 'mine:job' (import and call it)",
         ),
         (lambda: dp.save({}, "plan.json"), "record must be a Record, got a dict"),
+        (lambda: dp.figures.advice(two_layer_plan()), "found must be an Advice, got a Plan (dp.advise makes one)"),
+        (
+            lambda: dp.widgets.AmplificationExplorer("x.json"),
+            "profile must be a Profile, got 'x.json' (dp.load('x.json')",
+        ),
         (lambda: dp.start(3), "function must be a function, got 3"),
         (
             lambda: dp.scaling(dp.find_profile("vgg16-h200"), lambda batch: 3),
