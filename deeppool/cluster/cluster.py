@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from deeppool.base import serialization
-from deeppool.base.arguments import typed
+from deeppool.base.arguments import check_fields, typed
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.measured_network import MeasuredNetwork
 from deeppool.errors import InvalidValueError
@@ -84,6 +84,7 @@ class Cluster:
     """Measurements of ``deeppool network`` on these GPUs; they determine all-reduce times, unless disabled."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("gpus", "gpus_per_node"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), most=MAXIMUM_GPUS))
         if self.memory is None:

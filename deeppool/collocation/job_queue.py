@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.graph.models.workloads import find_workload
@@ -47,6 +48,7 @@ class BackgroundJob:
     must not raise. A job that is started again has not ended."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if isinstance(self.job, Job):
             object.__setattr__(self, "batch", self.job.batch)
         for name, value, least in (

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
@@ -77,6 +78,7 @@ class TransferScheduler:
     ranks_wait = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         measured, tried = whole_number("measured_updates", self.measured_updates), self.tried_updates
         object.__setattr__(self, "measured_updates", measured)
         object.__setattr__(self, "tried_updates", whole_number("tried_updates", tried, 0, note="0: no trial"))

@@ -14,6 +14,10 @@ from tests.figures.records import two_layer_plan
 TRACE = dp.WorkloadTrace("a", "b", (dp.TraceJob(name="x", role="foreground", source="x", iterations=1),))
 
 
+def training_job() -> dp.TrainingJob:
+    return dp.TrainingJob(model="resnet18", input_shape=(3, 8, 8), dataset=list, optimizer=list)
+
+
 def job() -> None:
     """Stands for a function that makes a job."""
 
@@ -50,6 +54,19 @@ def job() -> None:
         (
             lambda: dp.scaling(dp.find_profile("vgg16-h200"), lambda batch: 3),
             "steps must be a StepsToAccuracy, got '<lambda>' (dp.find_steps makes one)",
+        ),
+        (lambda: dp.BackgroundJob({}), "job must be a TrainingJob or a Job, got a dict (dp.TrainingJob makes one)"),
+        (lambda: dp.Cluster(2, inside=1e9), "inside must be a Link, got 1000000000.0"),
+        (lambda: dp.TransferScheduler(transfers="x.json"), "transfers must be a TransferPlan or None, got 'x.json'"),
+        (lambda: dp.launch(two_layer_plan(), seed="x", steps=3), "seed must be a whole number, got 'x'"),
+        (
+            lambda: dp.measure_transfers(training_job(), global_batch=None),
+            "global_batch must be a whole number, got None",
+        ),
+        (lambda: dp.measure_jobs([training_job()], global_batch=8, steps=2), "steps must be at least 3, got 2"),
+        (
+            lambda: dp.compare_orders([training_job()] * 2, global_batch=8, bucket_megabytes=0),
+            "bucket_megabytes must be positive and finite, got 0",
         ),
         (lambda: dp.load(None), "path must be a str or a path, got None"),
         (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deeppool.base import serialization
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
@@ -75,7 +75,10 @@ def measure_transfers(
         RankFailedError: a rank failed.
     """
     ranks, repetitions = whole_number("ranks", ranks, 2), whole_number("repetitions", repetitions)
-    iterations = whole_number("iterations", iterations)
+    iterations, global_batch = whole_number("iterations", iterations), whole_number("global_batch", global_batch, ranks)
+    network_seconds = positive_number("network_seconds", network_seconds)
+    if ranks_per_node is not None:
+        ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
     _check(job, methods)
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)

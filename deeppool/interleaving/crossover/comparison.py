@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deeppool.base.interruption import interruptible
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.kinds import check_common_clock, find_kind
@@ -79,7 +79,7 @@ def compare_orders(
         RankFailedError: a rank failed.
     """
     repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds, 2)
-    ranks = whole_number("ranks", ranks)
+    ranks, bucket_megabytes = whole_number("ranks", ranks), positive_number("bucket_megabytes", bucket_megabytes)
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
     _check(jobs, orders, device)
     with (

@@ -41,7 +41,7 @@ def measure_jobs(
         InvalidValueError: an argument out of range.
         RankFailedError: a rank failed, or a job has too little memory even alone.
     """
-    ranks = whole_number("ranks", ranks)
+    ranks, steps = whole_number("ranks", ranks), whole_number("steps", steps, 3)
     batches = [batch for _, batch in named_jobs(jobs, global_batch, ranks, all_reduce).values()]
     scheduler = CrossoverScheduler(
         jobs[:1],
