@@ -23,7 +23,7 @@ from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
 from deeppool.job import Progress
 from deeppool.planning.planner import plan_from_costs
-from deeppool.planning.request import check_batch, check_limit, gpu_counts_to_search
+from deeppool.planning.request import MAXIMUM_BATCH, check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
@@ -99,8 +99,10 @@ def scaling(
     # A cluster checks the number of its GPUs, and holds Python's for one of NumPy.
     counts = tuple(sorted({Cluster(count).gpus for count in gpu_counts}))
     speeds = tuple(sorted({real_number("bandwidth", bandwidth) for bandwidth in bandwidths}))
-    global_batch = whole_number("global_batch", global_batch)
-    per_gpu = global_batch if per_gpu_batch is None else whole_number("per_gpu_batch", per_gpu_batch)
+    global_batch = whole_number("global_batch", global_batch, most=MAXIMUM_BATCH)
+    per_gpu = (
+        global_batch if per_gpu_batch is None else whole_number("per_gpu_batch", per_gpu_batch, most=MAXIMUM_BATCH)
+    )
     amplification_limit = check_limit(amplification_limit)
     compute = cache(profile.iteration_time)
     job = _Job(profile, compute, steps, global_batch, per_gpu, amplification_limit, network_model)

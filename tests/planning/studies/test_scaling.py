@@ -351,6 +351,7 @@ def test_counts_and_bandwidths_may_be_arrays(tmp_path):
         ({"gpu_counts": (0, 1)}, "gpus must be at least 1, got 0"),
         ({"bandwidths": (0.0,)}, "bandwidth must be positive, got 0.0"),
         ({"global_batch": 0}, "global_batch must be at least 1, got 0"),
+        ({"global_batch": 10**10}, "global_batch must be at most 1000000000, got 10000000000"),
         ({"per_gpu_batch": 0}, "per_gpu_batch must be at least 1, got 0"),
         ({"amplification_limit": 0.5}, "amplification_limit must be at least 1.0, got 0.5"),
         ({"latency": -1.0}, "latency must not be negative"),
