@@ -87,7 +87,7 @@ def launch(
         seconds = positive_number("seconds", seconds)
     if steps is not None:
         steps = whole_number("steps", steps)
-    seed, learning_rate = whole_number("seed", seed, None), real_number("learning_rate", learning_rate)
+    seed, learning_rate = whole_number("seed", seed, -(2**63), 2**64 - 1), real_number("learning_rate", learning_rate)
     _check(policy, background, background_batch, seconds, steps)
     check_common_clock(plan.device)
     if emulate_rank is not None:

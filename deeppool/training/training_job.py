@@ -62,7 +62,7 @@ class Training:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "accumulation", whole_number("accumulation", self.accumulation))
-        object.__setattr__(self, "seed", whole_number("seed", self.seed, None))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, -(2**63), 2**64 - 1))
         if self.clip_norm is not None:
             object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))
         _check_function(self, "optimizer", required=True)

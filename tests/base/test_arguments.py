@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,8 @@ def test_public_functions_refuse_objects_of_other_types_in_one_line(name) -> Non
     assert "\n" not in str(refused.value)
 
 
-def test_lists_of_other_kinds_are_taken() -> None:
+def test_lists_of_other_kinds_and_seeds_of_torch_are_taken() -> None:
     costs = [dp.JobCosts(name, 1.0, 0.5) for name in "ab"]
     assert dp.pair_jobs(tuple(costs)) == dp.pair_jobs(np.array(costs)) == dp.pair_jobs(costs)
+    assert replace(training_job(), seed=2**64 - 1).seed == 2**64 - 1  # as torch.initial_seed() may be
     assert dp.Conditions(speeds=np.ones(2)).speeds == (1.0, 1.0)
