@@ -114,6 +114,11 @@ class MemoryModel:
         contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
         return int(contents.total.max())
 
+    def excess(self, gpu_sets: GpuSets, capacity: int) -> int:
+        """Returns the bytes that do not fit into a capacity, of all GPUs together."""
+        contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
+        return int(np.maximum(contents.total - capacity, 0).sum())
+
     def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
         """Whether no GPU holds more bytes than its capacity; true where either is unknown."""
         return capacity is None or not self.known or self.peak(gpu_sets) <= capacity

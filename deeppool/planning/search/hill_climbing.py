@@ -33,28 +33,33 @@ MOST_VAIN = 20
 
 Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
+Value = Callable[[Placement], float]
+"""Returns the number that is to become less."""
 Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
 
-def improve(plans: Iterable[Placement], permitted: Permitted, bound: float) -> Placement:
+def improve(
+    plans: Iterable[Placement], permitted: Permitted, bound: float, value: Value = lambda plan: plan.iteration_time
+) -> Placement:
     """Returns the best plan of climbs from some plans, and from random changes of the best one while it is far.
 
     Args:
         plans: where to start; they are permitted.
         permitted: whether a change is.
-        bound: seconds that no permitted plan beats.
+        bound: value that no permitted plan beats, or that is enough.
+        value: what is to become less.
     """
     rng = random.Random(0)  # the same plan each time
-    best, vain = min((climb(plan, permitted) for plan in plans), key=_time), 0
-    while vain < min(MOST_VAIN, len(best.options)) and best.iteration_time > bound * FAR:
+    best, vain = min((climb(plan, permitted, value=value) for plan in plans), key=value), 0
+    while vain < min(MOST_VAIN, len(best.options)) and value(best) > bound * FAR:
         other, near = best, set[int]()
         for _ in range(RANDOM_CHANGES):
             other, layers = _change_at_random(other, permitted, rng)
             near |= _beside(layers)
-        other = climb(other, permitted, near)
-        vain = 0 if _faster(other, best) else vain + 1
-        best = min(best, other, key=_time)
+        other = climb(other, permitted, near, value)
+        vain = 0 if value(other) < value(best) * (1 - LEAST_GAIN) else vain + 1
+        best = min(best, other, key=value)
     return best
 
 
@@ -69,15 +74,21 @@ def _change_at_random(plan: Placement, permitted: Permitted, rng: random.Random)
     return plan, ()
 
 
-def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None) -> Placement:
+def climb(
+    plan: Placement,
+    permitted: Permitted,
+    near: set[int] | None = None,
+    value: Value = lambda plan: plan.iteration_time,
+) -> Placement:
     """Returns a plan that no small change makes faster, or the best one of the changes that are tried.
 
     Args:
         plan: where to start; it is permitted.
         permitted: whether a change is.
         near: layers of which changes have one at least; those beside a change that is made are added. None: all.
+        value: what is to become less.
     """
-    left, before = MOST_TIMED // len(plan.options), None
+    left, before, least = MOST_TIMED // len(plan.options), None, value(plan)
     while plan is not before:
         before = plan
         for changes in (_counts, _places):
@@ -91,8 +102,8 @@ def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None) -
                     continue
                 cancellation.check()
                 left -= 1
-                if _faster(other, plan):
-                    plan = other
+                if (found := value(other)) < least * (1 - LEAST_GAIN):
+                    plan, least = other, found
                     if near is not None:
                         near |= _beside(change[0])
     return plan
@@ -114,14 +125,6 @@ def _changed(plan: Placement, change: Change, permitted: Permitted) -> Placement
         # The same branches run side by side.
         vars(other).update(order=plan.order, free_widths=plan.free_widths)
     return other
-
-
-def _faster(other: Placement, plan: Placement) -> bool:
-    return other.iteration_time < plan.iteration_time * (1 - LEAST_GAIN)
-
-
-def _time(plan: Placement) -> float:
-    return plan.iteration_time
 
 
 def _counts(plan: Placement) -> Iterator[Change]:

@@ -9,58 +9,41 @@ either a new plan between them or that there is none (G. Y. Handler and I. Zang,
 constrained shortest path problem", Networks 10, 1980). Plans off the lower convex hull of (memory, time)
 are not found: hence a bound and not always the optimum.
 
-Blocks that are equal leave large GPU counts all at one lambda. Prices that differ a little along the layers
-then find plans which only some of the blocks leave; being plans, they need no argument.
+Copies of resharded inputs depend on two layers, so lambda does not charge them, and with branches side by side no GPU
+holds everything. So plans that are too large, with the fastest one of all among them, are made smaller by small changes
+until they fit, and the fastest one that fits is made faster by changes that keep it so (see ``hill_climbing``).
 
-Plans that run branches side by side are taken where they fit; their bound is the
-fastest plan of all, and whether anything fits stays open where only such a plan might.
-
-Copies of resharded inputs depend on two layers, so lambda does not charge them; where they make the plan
-found too large, the search is repeated for as many bytes fewer.
-
-Where all-reduces overlap the backward pass, the plan that fits without overlap is timed with it, beside the efficient
-plans under a limit on the iteration: how much memory a plan needs does not depend on overlap. The bound is then that of
-all plans, fitting or not. A plan that may be far from it is improved by small changes that fit (see ``hill_climbing``).
+The bound of plans that run branches side by side, or whose all-reduces overlap the backward pass, is the fastest plan
+of all; and whether anything fits stays open where only branches side by side might.
 """
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable, Floats
+from deeppool.costs.table import CostTable
 from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import branching_blocks, decompose
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
-from deeppool.planning.search.efficient_plans import efficient_plans, search_within
-from deeppool.planning.search.hill_climbing import improve, keep_limit
+from deeppool.planning.search.efficient_plans import search_within
+from deeppool.planning.search.hill_climbing import Permitted, climb, improve, keep_limit
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.planning.search.overlap import PROVED, search_overlapping, uniform_plans
+from deeppool.planning.search.overlap import PROVED, search_overlapping
 from deeppool.planning.search.search import SearchResult, search
-from deeppool.units import format_bytes
 
 MOST_STEPS = 60
 """Most steps of the search for lambda, which takes about ten."""
-MOST_REPETITIONS = 8
-"""Most repetitions of the search, each with less memory for copies of resharded inputs."""
-SPREADS = (0.05, 0.3)
-"""Relative spread of the prices over the layers; a plan that splits a run of equal blocks pays transfers for it."""
 
 
 def search_fitting(
-    costs: CostTable,
-    limit: float | None,
-    scope: LimitScope,
-    memory: MemoryModel,
-    *,
-    proving: bool = True,
-    too_large: Sequence[Placement] = (),
+    costs: CostTable, limit: float | None, scope: LimitScope, memory: MemoryModel, *, proving: bool = True
 ) -> SearchResult:
     """Returns the fastest plan found that keeps the amplification limit and fits, with a bound on the optimum.
 
@@ -70,7 +53,6 @@ def search_fitting(
         scope: see :class:`~deeppool.planning.plan.Plan`.
         memory: what plans hold; no plan is refused where it is unknown.
         proving: see :func:`~deeppool.planning.search.overlap.search_overlapping`; where its plan fits.
-        too_large: plans within the limit that are known not to fit.
 
     Raises:
         PlanError: nothing fits, or nothing was found to.
@@ -80,21 +62,39 @@ def search_fitting(
     if capacity is None or not memory.known:
         return fastest
     problem, first = _Problem(costs, memory, capacity), Placement(costs, fastest.choices, fastest.starts)
-    if problem.fits(first):
+    if not problem.excess(first):
         return fastest
-    found, bound = (problem.as_run if costs.overlap else problem.relaxed)(limit, scope, (*too_large, first))
-    best = min(found, key=lambda plan: plan.iteration_time)
+    allowed = math.inf if limit is None else limit * costs.single_gpu_time * (1 + TOLERANCE)
+
+    def within(plan: Placement, layers: Iterable[int]) -> bool:
+        return keep_limit(limit, plan, layers) if scope == "layer" else plan.gpu_seconds <= allowed
+
+    best, bound = _fitting(problem, first, within, limit, scope)
     bound = max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
-
-    def permitted(plan: Placement, layers: Iterable[int]) -> bool:
-        within = keep_limit(limit, plan, layers) if scope == "layer" else problem.keeps(plan, limit, scope)
-        return within and problem.fits(plan)
-
     if best.iteration_time > bound * PROVED:
-        best = improve([best], permitted, bound)
+        best = improve([best], lambda plan, layers: within(plan, layers) and not problem.excess(plan), bound)
     factor = best.iteration_time / bound
     claim = certificate(1.0 if factor <= 1 + TOLERANCE else factor)
     return SearchResult(best.options, best.starts, best.iteration_time, claim)
+
+
+def _fitting(
+    problem: "_Problem", first: Placement, within: Permitted, limit: float | None, scope: LimitScope
+) -> tuple[Placement, float]:
+    """Returns the fastest plan found that fits, by the search for lambda and by making plans smaller, and its bound."""
+    # A limit on each layer keeps the same limit on the iteration.
+    relaxation, *others = map(problem.relax, {limit} if scope == "layer" else dict.fromkeys((None, limit)))
+    plans = (*relaxation.plans, *(plan for other in others for plan in other.plans))
+    kept = [first, *(plan for plan in plans if within(plan, range(problem.layers)))]
+    smallest = min(kept, key=problem.excess)
+    if problem.excess(smallest) and not relaxation.impossible:
+        smallest = improve([smallest], within, 0, problem.excess)
+    if problem.excess(smallest):
+        request = smallest, problem.memory, problem.capacity, limit, scope
+        raise PlanError(shortage_text(*request, certain=relaxation.impossible, side_by_side=problem.may_divide))
+    smaller = [climb(plan, within, value=problem.excess) for plan in kept if problem.excess(plan)]
+    fitting = [plan for plan in (smallest, *kept, *smaller) if not problem.excess(plan)]
+    return min(fitting, key=lambda plan: plan.iteration_time), relaxation.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Relaxation:
 
     plans: tuple[Placement, ...]
     """Among them one of the least memory, copies of resharded inputs not counted."""
-    bound: float = -math.inf
+    bound: float = 0.0
     """Seconds that no plan within the limit can beat and fit."""
     impossible: bool = False
     """Whether certainly no plan within the limit fits."""
@@ -114,6 +114,7 @@ class _Problem:
 
     def __init__(self, costs: CostTable, memory: MemoryModel, capacity: float) -> None:
         self.costs, self.memory, self.capacity = costs, memory, math.floor(capacity)
+        self.layers = len(costs.graph.layers)
         shards = [-(-memory.global_batch // count) for count in costs.gpu_counts]
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)
         """(L, K) bytes on GPU 0."""
@@ -123,118 +124,47 @@ class _Problem:
         self.may_divide = any(branching_blocks(tree)) and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
 
-    def fits(self, plan: Placement) -> bool:
-        return self.memory.peak(plan.gpus) <= self.capacity
+    def excess(self, plan: Placement) -> int:
+        """Returns the bytes by which a plan exceeds the memory of a GPU."""
+        return self.memory.excess(plan.gpus, self.capacity)
 
-    def kept(self, plan: Placement) -> int:
-        """Returns the bytes of activations on GPU 0, copies of resharded inputs not counted."""
-        return int(self.activations[range(len(plan.options)), plan.options].sum())
-
-    def keeps(self, plan: Placement, limit: float | None, scope: LimitScope) -> bool:
-        """Whether a plan keeps a limit on the iteration; one on each layer is kept by all."""
-        budget = math.inf if limit is None else limit * self.costs.single_gpu_time * (1 + TOLERANCE)
-        return scope == "layer" or plan.gpu_seconds <= budget
-
-    def as_run(
-        self, limit: float | None, scope: LimitScope, too_large: Sequence[Placement]
-    ) -> tuple[list[Placement], float]:
-        """Returns plans that keep the limit and fit, found without overlap and on the frontier; and no bound."""
-        alone = search_fitting(replace(self.costs, overlap=False), limit, scope, self.memory, too_large=too_large)
-        found = [Placement(self.costs, alone.choices, alone.starts)]
-        if scope == "iteration":
-            efficient = efficient_plans(self.costs)
-            found += [Placement(self.costs, *efficient.trace(point)) for point in range(len(efficient.time))]
-        fitting = [plan for plan in found if self.keeps(plan, limit, scope) and self.fits(plan)]
-        if not fitting:
-            raise PlanError(
-                f"no plan of {self.costs.graph.model} within amplification limit {limit:g} was found to fit into "
-                f"{format_bytes(self.capacity)} (use a larger limit, or more GPUs)"
-            )
-        return fitting, -math.inf
-
-    def relaxed(
-        self, limit: float | None, scope: LimitScope, too_large: Sequence[Placement]
-    ) -> tuple[list[Placement], float]:
-        """Returns plans that keep the limit and fit, and seconds that none of all such plans can beat."""
-        of_layer = limit if scope == "layer" else None
-        relaxation = self._relax(of_layer)
-        found = [*relaxation.plans, *uniform_plans(self.costs, of_layer)]
-        if scope == "iteration" and limit is not None:
-            # A limit on each layer keeps the same limit on the iteration.
-            found += [*self._relax(limit).plans, *uniform_plans(self.costs, limit)]
-        kept = [plan for plan in found if self.keeps(plan, limit, scope)]
-        fitting = [plan for plan in kept if self.fits(plan)]
-        if not fitting:
-            smallest = min([*kept, *too_large], key=lambda plan: self.memory.peak(plan.gpus))
-            side_by_side, certain = self.may_divide, relaxation.impossible and not self.may_divide
-            request = smallest, self.memory, self.capacity, limit, scope
-            raise PlanError(shortage_text(*request, certain=certain, side_by_side=side_by_side))
-        return fitting, -math.inf if self.may_divide else relaxation.bound
-
-    def _relax(self, limit: float | None) -> _Relaxation:
-        """Searches for lambda, and again with less room while copies of resharded inputs make plans too large."""
-        room = self.room
-        relaxation = self._relax_within(limit, room)
-        plans = list(relaxation.plans)
-        for _ in range(MOST_REPETITIONS):
-            small = [plan for plan in plans if self.kept(plan) <= room]
-            fastest = min(small, key=lambda plan: plan.iteration_time, default=None)
-            if fastest is None or self.fits(fastest):
-                break
-            copies = self.memory.peak(fastest.gpus) - (self.capacity - self.room) - self.kept(fastest)
-            room = min(room - 1, self.room - copies)
-            plans += self._relax_within(limit, room).plans
-        return replace(relaxation, plans=tuple(plans))
-
-    def _relax_within(self, limit: float | None, room: int) -> _Relaxation:
+    def relax(self, limit: float | None) -> _Relaxation:
+        """Searches for lambda, branches one after another, under a limit on each layer."""
         large, _ = self._search(limit, 0.0)
         # At a price at which a byte outweighs any time, the search finds the least memory.
         small, claim = self._search(limit, self._most_seconds())
-        if self.kept(small) > room:
-            return _Relaxation((small,), impossible=claim == "exact")
-        plans, bound = [large, small], -math.inf
+        if self._kept(small) > self.room:
+            return self._result([small], impossible=claim == "exact" and not self.may_divide)
+        plans, bound = [large, small], 0.0
         for _ in range(MOST_STEPS):
-            price = self._price(room, large, small)
-            if not price:
+            if self._kept(large) <= self.room or large.iteration_time >= small.iteration_time:
                 break
+            # Seconds a byte at which both plans cost the same.
+            price = (small.iteration_time - large.iteration_time) / (self._kept(large) - self._kept(small))
             middle, claim = self._search(limit, price)
-            value = middle.iteration_time + price * self.kept(middle)
+            value = middle.iteration_time + price * self._kept(middle)
             # Each addition of the search may be off by a rounding, and a bound must not be too high.
-            rounding = 4 * len(middle.options) * sys.float_info.epsilon * value
-            bound = max(bound, value / optimality_factor(claim) - price * room - rounding)
-            if value >= (large.iteration_time + price * self.kept(large)) * (1 - TOLERANCE):
+            rounding = 4 * self.layers * sys.float_info.epsilon * value
+            bound = max(bound, value / optimality_factor(claim) - price * self.room - rounding)
+            if value >= (large.iteration_time + price * self._kept(large)) * (1 - TOLERANCE):
                 break
             plans.append(middle)
-            large, small = (large, middle) if self.kept(middle) <= room else (middle, small)
-        return _Relaxation((*plans, *self._between(limit, room, self._price(room, large, small))), bound)
+            large, small = (large, middle) if self._kept(middle) <= self.room else (middle, small)
+        return self._result(plans, bound)
 
-    def _price(self, room: int, large: Placement, small: Placement) -> float:
-        """Returns the seconds a byte at which two plans cost the same; 0 where the faster one is small enough."""
-        if self.kept(large) <= room or large.iteration_time >= small.iteration_time:
-            return 0.0
-        return (small.iteration_time - large.iteration_time) / (self.kept(large) - self.kept(small))
+    def _result(self, plans: list[Placement], bound: float = 0.0, *, impossible: bool = False) -> _Relaxation:
+        timed = tuple(Placement(self.costs, plan.options, plan.starts) for plan in plans)
+        return _Relaxation(timed, 0.0 if self.may_divide or self.costs.overlap else bound, impossible)
 
-    def _between(self, limit: float | None, room: int, price: float) -> list[Placement]:
-        """Returns plans with a split run of equal blocks, which change GPUs at one price, all or none of them.
+    def _kept(self, plan: Placement) -> int:
+        """Returns the bytes of activations on GPU 0, copies of resharded inputs not counted."""
+        return int(self.activations[range(self.layers), plan.options].sum())
 
-        Layers up to some point pay more than the price, those after it less; bisection finds the point.
-        """
-        layers = np.arange(len(self.costs.graph.layers))[:, None]
-        found = []
-        for spread in SPREADS if price else ():
-            first, last = 0, len(layers)
-            while first < last:
-                point = (first + last) // 2
-                plan, _ = self._search(limit, price * np.where(layers < point, 1 + spread, 1 - spread))
-                found.append(plan)
-                first, last = (first, point) if self.kept(plan) <= room else (point + 1, last)
-        return found
-
-    def _search(self, limit: float | None, price: float | Floats) -> tuple[Placement, str]:
+    def _search(self, limit: float | None, price: float) -> tuple[Placement, str]:
         """Returns the plan of least time + price x memory, at ``price`` seconds a byte, and its optimality."""
-        extra = np.asarray(price * self.activations, dtype=np.float64)
-        found = search(self.costs, limit, extra, side_by_side=False)
-        return Placement(self.costs, found.choices, found.starts), found.optimality
+        alone = replace(self.costs, overlap=False)
+        found = search(alone, limit, np.asarray(price * self.activations, dtype=np.float64), side_by_side=False)
+        return Placement(alone, found.choices, found.starts), found.optimality
 
     def _most_seconds(self) -> float:
         """Returns more seconds than any plan takes."""

@@ -134,6 +134,9 @@ def test_an_example_worked_out_by_hand():
         ("layer0", 4, 3 * 100 + 4 * 1000),
     ]
     assert (others.total, idle.total) == (3 * 100 + 3 * 1000, 0)
+    model, middle = MemoryModel(graph, 10, "momentum", False), others.total - 10
+    assert model.excess(sets, first.total) == 0
+    assert model.excess(sets, middle) == first.total - middle + 10 + 10
     assert str(first) == (
         "GPU 0: 19.4 KiB (parameters 5.0 KiB, gradients 5.0 KiB, optimizer state 5.0 KiB, activations 4.0 KiB, "
         "received 500 B); most: layer1 15.2 KiB at per-GPU batch 10, layer0 4.2 KiB at per-GPU batch 4"

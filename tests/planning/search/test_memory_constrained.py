@@ -247,6 +247,35 @@ def test_copies_that_make_a_plan_too_large_lead_to_another_one():
     }
 
 
+def test_a_fast_plan_is_made_smaller_until_it_fits():
+    """Three layers of four samples on up to two GPUs, in ms and bytes of activations on GPU 0; 36,000,000 are state.
+
+    (1, 1, 1) takes 18 and keeps 16,000. (2, 1, 1) takes 26 and keeps 14,000, with the all-reduce of the first layer.
+    (1, 2, 2) takes 40 and keeps 10,000. At no price of a byte (2, 1, 1) is the cheapest one, and it is two changes from
+    (1, 2, 2). But it is one from (1, 1, 1).
+    """
+    graph = make_graph([(), (0,), (1,)], [(), (0,), (500_000,)], [10_000_000, 0, 2_000_000], [1000, 3000, 0])
+    times = [lambda b: {4: 10e-3}.get(b, 8e-3), lambda b: {4: 6e-3}.get(b, 14e-3), lambda b: {4: 2e-3}.get(b, 14e-3)]
+    link = Link(1e9, 0.0, "made by hand")
+    problem = profile_from_times(graph, times), Cluster(2, "made by hand", 2, link, link), 4
+    assert counts_of(plan(*problem, overlap_sync=True, memory=36_016_000)) == (1, 1, 1)
+    made = plan(*problem, overlap_sync=True, memory=36_015_999)
+    assert counts_of(made) == (2, 1, 1)
+    assert made.iteration_time == pytest.approx(26e-3)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_branches_go_to_gpus_of_their_own_where_nothing_else_fits(overlap):
+    """Two branches of 1000 bytes whose results take 1 s to another GPU: both hold 6000 with state, one holds 3000."""
+    graph = make_graph([(), (0,), (0,), (1, 2)], [(), (1,), (1,), (1, 1)], [0, 1000, 1000, 0], [0] * 4)
+    link = Link(1.0, 0.0, "made by hand")
+    problem = profile_from_times(graph, [lambda b: 1e-3] * 4), Cluster(2, "made by hand", 2, link, link), 2
+    assert plan(*problem, overlap_sync=overlap).memory[0].total == 6000
+    # Each GPU holds a copy of two samples of a byte, besides.
+    assert plan(*problem, overlap_sync=overlap, memory=5999).memory[0].total == 3002
+    assert " was found to fit: in the smallest one" in refusal(*problem, overlap_sync=overlap, memory=2999)
+
+
 @pytest.mark.parametrize("split", range(11))
 def test_only_as_many_equal_layers_as_necessary_are_changed(split):
     """Ten layers that two GPUs slow down from 1 to 1.5 ms and that keep 1600 bytes on one GPU, 800 on each of two."""
