@@ -41,6 +41,10 @@ class Series:
         steps = ((*layers_of(block), layer) for layer, block in zip(self.layers, self.blocks, strict=True))
         return (*chain.from_iterable(steps), *layers_of(self.tail))
 
+    @cached_property
+    def _branching(self) -> "tuple[ParallelBlock, ...]":
+        return tuple(chain.from_iterable(branching_blocks(block) for block in (*self.blocks, self.tail) if block))
+
 
 @dataclass(frozen=True)
 class ParallelBlock:
@@ -53,6 +57,11 @@ class ParallelBlock:
     @cached_property
     def _all_layers(self) -> tuple[int, ...]:
         return tuple(chain.from_iterable(map(layers_of, self.branches)))
+
+    @cached_property
+    def _branching(self) -> "tuple[ParallelBlock, ...]":
+        own = (self,) if len(self.branches) > 1 else ()
+        return (*own, *chain.from_iterable(map(branching_blocks, self.branches)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +108,9 @@ def parts_of(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[Serie
             yield from parts_of(other)
 
 
-def branching_blocks(part: Series | ParallelBlock | NonSeriesParallel) -> Iterator[ParallelBlock]:
-    """Yields the blocks of several branches, which may run side by side, within a part of the tree."""
-    for inner in parts_of(part):
-        if isinstance(inner, ParallelBlock) and len(inner.branches) > 1:
-            yield inner
+def branching_blocks(part: Series | ParallelBlock | NonSeriesParallel) -> tuple[ParallelBlock, ...]:
+    """Returns the blocks of several branches, which may run side by side, within a part of the tree."""
+    return () if isinstance(part, NonSeriesParallel) else part._branching
 
 
 Edges = dict[int, tuple[int, ...]]

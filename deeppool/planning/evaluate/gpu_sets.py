@@ -1,6 +1,7 @@
 """Sets of GPUs of the layers of a plan: which ones share a GPU, and which branches run side by side."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 
@@ -10,17 +11,22 @@ Gpus = Sequence[GpuSet]
 """GPUs that compute each layer of a graph."""
 
 
-def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
+def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> tuple[tuple[int, ...], ...]:
     """Returns groups of branches that a plan runs side by side; branches of one group share a GPU and run in order.
 
     Args:
         block: its branches are numbered.
         gpus: per layer its GPUs.
     """
-    lanes: list[tuple[set[GpuSet], list[int]]] = []
-    for position, branch in enumerate(block.branches):
-        used = {gpus[layer] for layer in layers_of(branch)}
-        together = [position]
+    return _concurrent(tuple(frozenset(gpus[layer] for layer in layers_of(branch)) for branch in block.branches))
+
+
+@lru_cache(maxsize=4096)
+def _concurrent(branches: tuple[frozenset[GpuSet], ...]) -> tuple[tuple[int, ...], ...]:
+    """Returns the same, from the GPU sets of each branch; a search times many plans of which a block stays the same."""
+    lanes: list[tuple[frozenset[GpuSet], list[int]]] = []
+    for position, own in enumerate(branches):
+        used, together = own, [position]
         apart = []
         for others, members in lanes:
             if any(share_gpus(a, b) for a in used for b in others):
@@ -29,7 +35,7 @@ def concurrent_branches(block: ParallelBlock, gpus: Gpus) -> list[list[int]]:
             else:
                 apart.append((others, members))
         lanes = [*apart, (used, sorted(together))]
-    return sorted(members for _, members in lanes)
+    return tuple(sorted(tuple(members) for _, members in lanes))
 
 
 def share_gpus(first: GpuSet, second: GpuSet) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
-from deeppool.graph.series_parallel import ParallelBlock, Series, decompose, layers_of
+from deeppool.graph.series_parallel import Series, branching_blocks, decompose, layers_of
 from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.schedule import (
     IterationSchedule,
@@ -191,25 +191,16 @@ class Placement:
         first ones of the cluster, which these costs are for.
         """
         cluster = self.costs.network.cluster
-        widths = [0] * len(self.options)
-        self._fill_free_widths(widths, self.tree, cluster.gpus)
-        in_node = [-start % cluster.gpus_per_node or cluster.gpus for start in self.starts]
-        return tuple(map(min, widths, in_node))
-
-    def _fill_free_widths(self, widths: list[int], series: Series, end: int) -> None:
-        for layer in layers_of(series):
-            widths[layer] = end - self.starts[layer]
-        for block in (*series.blocks, series.tail):
-            if not isinstance(block, ParallelBlock):
-                continue
+        widths = [min(cluster.gpus - x, -x % cluster.gpus_per_node or cluster.gpus) for x in self.starts]
+        for block in branching_blocks(self.tree):
             groups = concurrent_branches(block, self.gpus)
-            first = [
-                min(self.starts[x] for branch in group for x in layers_of(block.branches[branch])) for group in groups
-            ]
-            for group, start in zip(groups, first, strict=True):
-                until = min([end, *(other for other in first if other > start)])
-                for branch in group:
-                    self._fill_free_widths(widths, block.branches[branch], until)
+            lanes = [[x for branch in group for x in layers_of(block.branches[branch])] for group in groups]
+            first = [min(self.starts[x] for x in lane) for lane in lanes]
+            for lane, start in zip(lanes, first, strict=True):
+                until = min((other for other in first if other > start), default=cluster.gpus)
+                for layer in lane if until < cluster.gpus else ():
+                    widths[layer] = min(widths[layer], until - self.starts[layer])
+        return tuple(widths)
 
     @cached_property
     def _parts(self) -> tuple[Series, ...]:

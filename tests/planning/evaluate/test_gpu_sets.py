@@ -19,6 +19,6 @@ def test_branches_that_share_a_gpu_are_one_group():
     """Branches 0 and 2 meet on GPU 3 though they start apart; branch 1 is alone; branch 3 holds GPU 5 with 1."""
     block = ParallelBlock((series(0), series(1, 2), series(3), series(4)), direct=False)
     gpus = [(2, 3), (4,), (4, 5), (3,), (5,)]
-    assert concurrent_branches(block, gpus) == [[0, 2], [1, 3]]
-    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (4,)]) == [[0], [1], [2], [3]]
-    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (0, 1, 2, 3)]) == [[0, 1, 2, 3]]
+    assert concurrent_branches(block, gpus) == ((0, 2), (1, 3))
+    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (4,)]) == ((0,), (1,), (2,), (3,))
+    assert concurrent_branches(block, [(0,), (1,), (1, 2), (3,), (0, 1, 2, 3)]) == ((0, 1, 2, 3),)
