@@ -95,18 +95,18 @@ def _wrong(name: str, value: Any, annotation: Any) -> tuple[str, Any, tuple[Any,
             known, parts = str, ()
         elif not isinstance(known, type) or known in _UNCHECKED or protocol:
             return None
+        of = parts[known is Mapping] if parts else Any
         items: Iterable[tuple[Any, Any]] = ()
         if known in (Sequence, tuple):
             # Sets and arrays are taken, too; what can be read only once, as a generator, is not.
             is_kind = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
             is_kind = is_kind and getattr(value, "ndim", 1) > 0
-            if is_kind and parts[1:] in ((), (...,)):
+            if is_kind and parts[1:] in ((), (...,)) and of not in _UNCHECKED:
                 items = enumerate(value)
         else:
             is_kind = isinstance(value, str | os.PathLike if issubclass(known, os.PathLike) else known)
             if is_kind and known is Mapping:
                 items = value.items()
-        of = parts[known is Mapping] if parts else Any
         inside = next(filter(None, (_wrong(f"{name}[{place!r}]", item, of) for place, item in items)), None)
         if is_kind and inside is None:
             return None
