@@ -43,6 +43,15 @@ def whole_number(name: str, value: Any, least: int | None = 1, most: int | None 
     raise InvalidValueError(f"{name} must be {wanted}, got {given}{note and f' ({note})'}")
 
 
+def seed_number(value: Any) -> int:
+    """Returns a seed that torch takes, as Python's number.
+
+    Raises:
+        InvalidValueError: it is no whole number, or of more than 64 bits.
+    """
+    return whole_number("seed", value, -(2**63), 2**64 - 1)
+
+
 def real_number(name: str, value: Any) -> float:
     """Returns a number that a user gives, as Python's; infinities and NaN are numbers.
 

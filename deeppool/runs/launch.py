@@ -8,7 +8,7 @@ builds the record (:mod:`deeppool.runs.launch_record`).
 from contextlib import closing
 
 from deeppool.base.live_sample import OnSample
-from deeppool.base.number_checks import positive_number, real_number, whole_number
+from deeppool.base.number_checks import positive_number, real_number, seed_number, whole_number
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
@@ -87,7 +87,7 @@ def launch(
         seconds = positive_number("seconds", seconds)
     if steps is not None:
         steps = whole_number("steps", steps)
-    seed, learning_rate = whole_number("seed", seed, -(2**63), 2**64 - 1), real_number("learning_rate", learning_rate)
+    seed, learning_rate = seed_number(seed), real_number("learning_rate", learning_rate)
     _check(policy, background, background_batch, seconds, steps)
     check_common_clock(plan.device)
     if emulate_rank is not None:

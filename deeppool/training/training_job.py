@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deeppool.base.number_checks import positive_number, whole_number
+from deeppool.base.number_checks import positive_number, seed_number, whole_number
 from deeppool.base.pickling import save_pickled
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity
@@ -62,7 +62,7 @@ class Training:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "accumulation", whole_number("accumulation", self.accumulation))
-        object.__setattr__(self, "seed", whole_number("seed", self.seed, -(2**63), 2**64 - 1))
+        object.__setattr__(self, "seed", seed_number(self.seed))
         if self.clip_norm is not None:
             object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))
         _check_function(self, "optimizer", required=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from deeppool.base.number_checks import positive_number, real_number, whole_number
+from deeppool.base.number_checks import positive_number, real_number, seed_number, whole_number
 from deeppool.errors import InvalidValueError
 
 
@@ -63,3 +63,11 @@ def test_a_number_that_is_not_positive_and_finite_is_refused(value: float) -> No
     assert real_number("seconds", value) == pytest.approx(value, nan_ok=True)
     with pytest.raises(InvalidValueError, match=rf"^seconds must be positive and finite, got {value:g} \(or none\)$"):
         positive_number("seconds", value, "or none")
+
+
+def test_seeds_are_those_that_torch_takes() -> None:
+    for seed in (-(2**63), 0, 2**64 - 1):
+        torch.manual_seed(seed_number(seed))
+    for seed in (-(2**63) - 1, 2**64):
+        with pytest.raises(InvalidValueError, match="seed must be at "):
+            seed_number(seed)

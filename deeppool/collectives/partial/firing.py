@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from deeppool.base.number_checks import real_number, whole_number
+from deeppool.base.number_checks import real_number, seed_number, whole_number
 from deeppool.errors import InvalidValueError
 
 _64_BITS = 2**64 - 1
@@ -45,16 +45,16 @@ class FiringRule:
     """Every round whose number is a multiple of it waits for all ranks. None: none does for its number."""
 
     def __post_init__(self) -> None:
-        for name, least, most, note in (
-            ("ranks", 1, None, ""),
-            ("quorum", 1, self.ranks, f"there are {self.ranks} ranks"),
-            ("staleness_limit", 1, None, "None: no limit"),
-            ("synchronous_every", 1, None, "None: none"),
-            ("seed", None, None, ""),
+        for name, most, note in (
+            ("ranks", None, ""),
+            ("quorum", self.ranks, f"there are {self.ranks} ranks"),
+            ("staleness_limit", None, "None: no limit"),
+            ("synchronous_every", None, "None: none"),
         ):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, whole_number(name, value, least, most, note))
+                object.__setattr__(self, name, whole_number(name, value, most=most, note=note))
+        object.__setattr__(self, "seed", seed_number(self.seed))
         if self.mode not in MODES:
             raise InvalidValueError(f"mode is one of {', '.join(MODES)}, got {self.mode!r}")
         if (self.quorum is not None) != (self.mode == "quorum"):

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from deeppool.base.interruption import interruptible
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import seed_number
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
 from deeppool.graph.capture.batch_sizes import check_sizes
@@ -117,7 +117,7 @@ def capture(
     with one_at_a_time():
         if isinstance(model, str):
             # As torch takes them.
-            seed = whole_number("seed", seed, -(2**63), 2**64 - 1)
+            seed = seed_number(seed)
             report(f"building {model}", 0.0)
             name, module = model, build_model(model, seed)
             inputs = resolve(find_workload(model).inputs, model, input_shape, input_dtype)

@@ -67,7 +67,7 @@ def test_errors_are_parts_of_what_was_measured_and_the_worst_is_named():
     assert errors["background harvest"] == pytest.approx(0.25)
     assert found.worst.name == "beside the background"
     assert not found.within(0.15)
-    assert "beside the background 0.5 s for 1.25 s (-60.0 %)" in str(found)
+    assert "beside the background 500 ms for 1.25 s (-60.0 %)" in str(found)
     assert "no interference modelled" in str(found)
 
 
