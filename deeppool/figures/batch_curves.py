@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
@@ -72,7 +73,9 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         ticktext=[*map(str, sizes), str(BEYOND * sizes[-1])],
         range=[math.log10(sizes[0] / 1.15), math.log10(BEYOND * sizes[-1] * 1.15)],
     )
-    figure.update_yaxes(title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", dtick="D2")
+    figure.update_yaxes(
+        title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", dtick="D2", tickformat=",.4~r"
+    )
     return theme.apply_theme(
         figure,
         title=_title(profile, indices),
@@ -85,12 +88,11 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
 
 def _find(profile: Profile, layer: int | str) -> int:
     names = [x.name for x in profile.graph.layers]
-    if isinstance(layer, str) and layer in names:
-        return names.index(layer)
-    if isinstance(layer, int) and 0 <= layer < len(names):
-        return layer
+    index = names.index(layer) if layer in names else layer
+    if not isinstance(index, str) and 0 <= (index := whole_number("a layer", index, None)) < len(names):
+        return index
     raise InvalidValueError(
-        f"{profile.graph.model} has no layer {layer!r}: it has {len(names)}, from {names[0]} to {names[-1]}"
+        f"{profile.graph.model} has no layer {index!r}: it has {len(names)}, from {names[0]} to {names[-1]}"
     )
 
 

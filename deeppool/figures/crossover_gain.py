@@ -47,7 +47,7 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     lines = [_line(order, min(ratios), max(ratios)) for order in orders if order in _FORMULAS]
     figure = go.Figure([*lines, *(_marks(order, comparisons, ratios) for order in orders)])
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
-    figure.update_xaxes(title_text="communication / computing", type="log")
+    figure.update_xaxes(title_text="communication / computing (log)", type="log", tickformat=",.4~r")
     figure.update_yaxes(title_text="time of a round / crossover's", rangemode="tozero")
     first = comparisons[0]
     return theme.apply_theme(

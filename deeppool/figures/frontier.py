@@ -51,8 +51,8 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
             "data": [_curve(found, unit, dark), _data_parallel(found, unit, dark), *marks],
             "layout": {
                 **layout,
-                "xaxis": {"title": {"text": f"GPU time of an iteration (GPU-{unit.name})"}, **_axis(works, unit)},
-                "yaxis": {"title": {"text": f"iteration time ({unit.name})"}, **_axis(times, unit)},
+                "xaxis": _axis("GPU time of an iteration (GPU-", works, unit),
+                "yaxis": _axis("iteration time (", times, unit),
             },
         }
     )
@@ -129,16 +129,17 @@ def _hover(where: str, unit: TimeUnit) -> str:
     )
 
 
-def _axis(values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
+def _axis(title: str, values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
     least, most = unit.of(min(values)), unit.of(max(values))
     if most <= _LOG_ABOVE * least:
         margin = 0.06 * (most - least) or 0.1 * most
-        return {"type": "linear", "range": [least - margin, most + margin]}
+        return {"title": {"text": f"{title}{unit.name})"}, "type": "linear", "range": [least - margin, most + margin]}
     low, high = math.log10(least), math.log10(most)
     margin = 0.06 * (high - low)
     ticks = _ticks(low - margin, high + margin)
     labels = [f"{tick:,.6g}" for tick in ticks]
-    return {"type": "log", "range": [low - margin, high + margin], "tickvals": ticks, "ticktext": labels}
+    shown = {"range": [low - margin, high + margin], "tickvals": ticks, "ticktext": labels}
+    return {"title": {"text": f"{title}{unit.name}, log)"}, "type": "log", **shown}
 
 
 def _ticks(low: float, high: float) -> list[float]:

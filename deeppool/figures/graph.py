@@ -6,6 +6,7 @@ from typing import Literal
 
 import plotly.graph_objects as go
 
+from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.arguments import require
@@ -22,7 +23,7 @@ from deeppool.figures.graph_canvas import (
 )
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Profile
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 Quantity = Literal["time", "parameters", "output", "kept"]
 """Quantity that colours a layer: seconds at a per-GPU batch; bytes of parameters; bytes per sample of its output
@@ -73,7 +74,8 @@ def graph(
             f"colour_by must be one of {', '.join(TITLES)}, and time needs a profile, got '{colour_by}' "
             f"{'with' if profile else 'without'} one"
         )
-    batch = batch or (profile.batch_sizes[-1] if profile else 1)
+    largest = profile.batch_sizes[-1] if profile else 1
+    batch = largest if batch is None else whole_number("batch", batch)
     page = GraphCanvas([layer.predecessors for layer in graph.layers], page_of(width))
     values = _values(graph, profile, colour_by, batch)
     figure = go.Figure(edge_lines(page, dark=dark))
@@ -82,7 +84,7 @@ def graph(
     figure.update_layout(canvas_layout(page), coloraxis=_colour_axis(values, colour_by, dark))
     return theme.apply_theme(
         figure,
-        title=f"{escape(graph.model)}, {len(graph.layers)} layers by {TITLES[colour_by]}",
+        title=f"{escape(graph.model)}, {format_count(len(graph.layers), 'layer')} by {TITLES[colour_by]}",
         subtitle=_subtitle(graph, profile, batch),
         plot_height=max(200, page.height * ROW),
         dark=dark,

@@ -50,7 +50,7 @@ def kernel_costs(record: Calibration, *, dark: bool = False) -> go.Figure:
             row=1,
             col=column,
         )
-    figure.update_xaxes(title_text="us (log)", type="log")
+    figure.update_xaxes(title_text="us (log)", type="log", tickformat=",.4~r")
     figure.update_yaxes(categoryorder="array", categoryarray=names)
     return theme.apply_theme(
         figure,

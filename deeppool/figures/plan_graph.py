@@ -26,7 +26,7 @@ from deeppool.figures.graph_canvas import (
 from deeppool.figures.module_groups import ModuleGroup, module_groups, part_of_module
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 PlanQuantity = Literal["gpus", "amplification"]
 """Quantity that colours a node: GPUs, over the layers of a module weighted by their time; or the amplification."""
@@ -137,7 +137,8 @@ def _part(plan: Plan, part: str | range | None) -> range:
     if part is None:
         return range(len(names))
     found = part_of_module(names, part) if isinstance(part, str) else part
-    if not found or found.step != 1 or not 0 <= found.start < found.stop <= len(names):
+    is_range = isinstance(found, range) and found.step == 1
+    if not is_range or not 0 <= found.start < found.stop <= len(names):
         raise InvalidValueError(
             f"{part!r} is no part of the {len(names)} layers of {plan.model}, from '{names[0]}' to '{names[-1]}' "
             "(give a module, or a range of their indices)"
@@ -231,7 +232,7 @@ def _hover(plan: Plan, node: PlanNode) -> str:
 
 def _what(plan: Plan, shown: range, nodes: Sequence[PlanNode]) -> str:
     whole = len(shown) == len(plan.layers)
-    layers = f"{len(shown)} layers" if whole else f"{len(shown)} of {len(plan.layers)} layers"
+    layers = format_count(len(shown), "layer") if whole else f"{len(shown)} of {len(plan.layers)} layers"
     return layers if len(nodes) == len(shown) else f"{layers} in {len(nodes)} groups"
 
 

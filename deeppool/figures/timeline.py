@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from deeppool.base.number_checks import real_number
 from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
@@ -77,7 +78,9 @@ def timeline(
     headings = []
     for number, (panel, found, seen) in enumerate(zip(panels, rows, ranges, strict=True), start=1):
         name = "" if number == 1 else str(number)
-        axes[f"xaxis{name}"]["range"] = seen.axis_range if window else [0, seen.unit.of(seen.end) * 1.005 or 1]
+        axes[f"xaxis{name}"]["range"] = (
+            seen.axis_range if window is not None else [0, seen.unit.of(seen.end) * 1.005 or 1]
+        )
         axes[f"yaxis{name}"] |= _gpu_axis(found)
         headings.append(_heading(panel, axes[f"yaxis{name}"]))
         bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, selected, dark)]
@@ -126,11 +129,12 @@ def _visible(duration: float, window: Window | None, relative: bool) -> VisibleR
 
 
 def _checked(window: Window) -> Window:
-    if not window[0] < window[1]:
+    start, end = (real_number("window", bound) for bound in window)
+    if not start < end:
         raise InvalidValueError(
-            f"window must start before it ends, got {window[0]:g} s to {window[1]:g} s (None shows everything)"
+            f"window must start before it ends, got {start:g} s to {end:g} s (None shows everything)"
         )
-    return window
+    return start, end
 
 
 def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]:

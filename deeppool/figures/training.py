@@ -9,7 +9,7 @@ from deeppool.figures import theme
 from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.training_record import TrainingRecord
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 
 def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
@@ -33,15 +33,16 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     for update, ranks in _changes(record):
         line = {"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)}
         figure.add_vline(x=update - 0.5, line=line, row="all", col=1)
-        figure.add_annotation(text=f"{ranks} ranks", x=update, xanchor="left", y=1, yref="y domain", showarrow=False)
+        text = format_count(ranks, "rank")
+        figure.add_annotation(text=text, x=update, xanchor="left", y=1, yref="y domain", showarrow=False)
     figure.update_yaxes(title_text="loss (mean of the samples)", row=1, col=1)
     figure.update_yaxes(title_text=f"time of an update ({unit.name})", rangemode="tozero", row=2, col=1)
     figure.update_xaxes(title_text="update", row=2, col=1)
-    measured_with = f"{record.ranks} ranks{' at the end' if _changes(record) else ''}"
+    measured_with = f"{format_count(record.ranks, 'rank')}{' at the end' if _changes(record) else ''}"
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, global batch {record.global_batch}",
-        subtitle=f"<b>measured</b> with {measured_with} on {record.cores} cores of "
+        subtitle=f"<b>measured</b> with {measured_with} on {format_count(record.cores, 'core')} of "
         f"{escape(record.device_name)}, {record.date[:10]}",
         plot_height=400,
         dark=dark,

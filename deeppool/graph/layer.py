@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from deeppool.errors import InvalidValueError
-from deeppool.units import format_bytes
+from deeppool.units import format_bytes, format_count
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 MAXIMUM_LAYERS = 10_000
@@ -144,7 +144,7 @@ class LayerGraph:
     def __str__(self) -> str:
         shapes = " and ".join("x".join(map(str, given.shape)) for given in self.inputs)
         return (
-            f"{self.model} on {shapes}: {len(self.layers)} layers, "
+            f"{self.model} on {shapes}: {format_count(len(self.layers), 'layer')}, "
             f"{len({layer.signature for layer in self.layers})} distinct, "
             f"{format_bytes(self.parameter_bytes)} of parameters"
         )

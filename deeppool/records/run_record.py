@@ -13,7 +13,7 @@ from deeppool.base.timeline import Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.cost_saved import CostSaved
-from deeppool.units import format_percent, format_rate, format_seconds
+from deeppool.units import format_count, format_percent, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,8 @@ class RunRecord:
         """Returns which ranks ran on which device."""
         if self.emulated_rank is not None:
             return f"emulated: rank {self.emulated_rank} of {self.ranks}, transfers modelled, on {self.device_name}"
-        return f"{self.ranks} ranks on {self.cores} cores of {self.device_name} ({self.backend})"
+        ranks, cores = format_count(self.ranks, "rank"), format_count(self.cores, "core")
+        return f"{ranks} on {cores} of {self.device_name} ({self.backend})"
 
     def _format_wake_delay(self) -> str:
         front = self.foreground
@@ -311,7 +312,7 @@ class RunRecord:
             )
             gpus = ",".join(map(str, stage.gpus))
             lines.append(
-                f"stage        {stage.name} ({stage.layers} layers) on {gpus}: {times}; "
+                f"stage        {stage.name} ({format_count(stage.layers, 'layer')}) on {gpus}: {times}; "
                 f"planned {format_seconds(stage.predicted)}"
             )
         return "\n".join(lines)

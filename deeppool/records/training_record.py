@@ -9,7 +9,7 @@ from deeppool.records.compute_times import ComputeTimes, straggler
 from deeppool.records.run_record import GovernorResult, StageTimes, TimeSummary, format_losses, governor_lines
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.records.trials_record import TrialsRecord
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class TrainingRecord:
     def __str__(self) -> str:
         first, last = self.metrics[0], self.metrics[-1]
         lines = [
-            f"{self.model}: {self.ranks} ranks on {self.device_name}, batch {self.global_batch}: "
+            f"{self.model}: {format_count(self.ranks, 'rank')} on {self.device_name}, batch {self.global_batch}: "
             f"updates {first.update} to {last.update}, loss {format_loss(first.loss)} → {format_loss(last.loss)}",
             f"{format_seconds(self.iteration_time.p50)} an update (p99 {format_seconds(self.iteration_time.p99)}); "
             f"planned {format_seconds(self.planned_time)}{' and the optimizer' * (not self.plan_update_time)}",

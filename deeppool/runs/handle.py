@@ -1,6 +1,7 @@
 """dp.start: runs a long call in a thread and returns a handle that shows, watches and cancels it."""
 
 import atexit
+import functools
 import importlib
 import inspect
 import logging
@@ -67,7 +68,7 @@ def start(
     signature = inspect.signature(function)
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
-            f"{function.__name__} reports no progress, so it cannot be followed or cancelled "
+            f"{_name(function)} reports no progress, so it cannot be followed or cancelled "
             "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate, dp.measure_network, "
             "dp.measure_interference and dp.measure_transfers)"
         )
@@ -82,7 +83,7 @@ class RunHandle(Generic[Result]):
         self, function: Callable[..., Result], arguments: tuple[Any, ...], options: dict[str, Any], takes: Set[str]
     ) -> None:
         """Starts the thread; ``takes`` are the names of the function's parameters."""
-        self.name = function.__name__
+        self.name = _name(function)
         self.doing = "starting"
         """What the run does now, in words."""
         self.progress = 0.0
@@ -261,6 +262,13 @@ class RunHandle(Generic[Result]):
         except ImportError:
             return plain
         return {**view.RunPanel(self)._repr_mimebundle_(), **plain}
+
+
+def _name(function: Callable[..., object]) -> str:
+    """Returns the name of a function; of a partial, that of its function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
 
 
 _LIVE: "weakref.WeakSet[RunHandle[Any]]" = weakref.WeakSet()

@@ -3,7 +3,7 @@
 import functools
 import html
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -165,10 +165,10 @@ class ModelPicker(Panel):
         self._list_names()
         if isinstance(model, str):
             self.name.value = model
-        if isinstance(input_shape, tuple | list):
-            self.shape.value = ",".join(map(str, input_shape))
-        elif input_shape is not None:
+        if isinstance(input_shape, Mapping):
             self.shape.value = ",".join(f"{name}={','.join(map(str, x))}" for name, x in input_shape.items())
+        elif input_shape is not None:
+            self.shape.value = ",".join(map(str, input_shape))
         self._show_own_shape()
 
     def _list_names(self) -> None:

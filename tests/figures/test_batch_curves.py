@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from deeppool import figures
@@ -110,6 +111,8 @@ def test_axes_have_units():
     figure = figures.batch_curves(profile(), [0])
     assert figure.layout.xaxis.title.text == "per-GPU batch (samples, log)"
     assert figure.layout.yaxis.title.text == "time (ms, log)"
+    # Without a format, plotly writes 20 and 200 between powers of ten as "2".
+    assert figure.layout.yaxis.tickformat == ",.4~r"
     assert list(figure.layout.xaxis.tickvals) == [1, 4, 16, 32]
 
 
@@ -119,11 +122,19 @@ def test_axes_have_units():
         (["conv"], r"drawn has no layer 'conv': it has 3, from layer0 to layer2"),
         ([3], "drawn has no layer 3"),
         ([-1], "drawn has no layer -1"),
+        (np.arange(3, 4), "drawn has no layer 3:"),
+        ([1.5], "a layer must be a whole number, got 1.5"),
     ],
 )
 def test_a_layer_that_is_not_there_is_named(layers, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         figures.batch_curves(profile(), layers)
+
+
+def test_layers_are_numbers_and_names_of_numpy_too():
+    drawn = figures.batch_curves(profile(), [0, 2])
+    assert figures.batch_curves(profile(), np.array([0, 2])) == drawn
+    assert figures.batch_curves(profile(), np.array(["layer0", "layer2"])) == drawn
 
 
 def test_more_layers_than_can_be_told_apart_are_refused():

@@ -59,7 +59,8 @@ def test_everything_lies_within_the_axes_and_the_axes_have_units():
         for axis, letter in ((figure.layout.xaxis, "x"), (figure.layout.yaxis, "y")):
             low, high = (10**bound if axis.type == "log" else bound for bound in axis.range)
             assert all(low < value < high for trace in figure.data for value in trace[letter])
-            assert axis.title.text.endswith((" (GPU-s)", "(s)", "(GPU-ms)", "(ms)"))
+            scale = ", log" if axis.type == "log" else ""
+            assert axis.title.text.endswith(tuple(f" ({unit}{scale})" for unit in ("GPU-s", "s", "GPU-ms", "ms")))
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [(256, 2048), (1024, 4096)])

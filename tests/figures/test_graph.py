@@ -4,11 +4,13 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
 from deeppool.figures.graph_canvas import CHARACTER, LONGEST, MARGINS, PAGE, ROW
+from deeppool.planning.planner import plan
 from deeppool.profiling.shipped import find_profile
 from tests.strategies import make_graph, make_profile, profile_from_times
 
@@ -117,6 +119,23 @@ def test_the_subtitle_says_where_times_come_from_or_that_there_are_none():
     beyond = figures.graph(graph, timed(graph), batch=64)
     assert "batch 64, extrapolated" in beyond.layout.title.subtitle.text
     assert "(extrapolated)" in nodes(beyond)[0][3]
+
+
+def test_a_batch_is_a_number_of_numpy_too():
+    profile = timed(branches())
+    assert figures.graph(profile.graph, profile, batch=np.int64(1000)) == figures.graph(
+        profile.graph, profile, batch=1000
+    )
+    with pytest.raises(InvalidValueError, match="batch must be at least 1, got 0"):
+        figures.graph(profile.graph, profile, batch=0)
+
+
+def test_one_layer_is_told_in_the_singular():
+    graph = make_graph([()])
+    assert ": 1 layer, 1 distinct" in str(graph)
+    assert figures.graph(graph).layout.title.text.endswith(", 1 layer by parameters")
+    alone = plan(profile_from_times(graph, [lambda b: 1e-3 * b]), 1, 4)
+    assert figures.plan_graph(alone).layout.title.text.endswith(" of 1 layer")
 
 
 def test_names_are_shown_as_they_are():

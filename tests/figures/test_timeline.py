@@ -6,6 +6,7 @@ import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -249,6 +250,7 @@ def test_a_window_shows_the_spans_in_it_and_a_width_beside_it():
     spans = tuple(Span(0, "forward", f"l{index}", float(index), index + 1.0) for index in range(100))
     figure = figures.timeline(Timeline("t", "measured", 1, spans), window=(40.0, 45.0))
     assert list(figure.layout.xaxis.range) == [40.0, 45.0]
+    assert figures.timeline(Timeline("t", "measured", 1, spans), window=np.array([40, 45])) == figure
     names = [name for *_, name, _, _ in drawn_spans(figure)]
     assert names == [f"l{index}" for index in range(34, 51)]
 
@@ -271,6 +273,8 @@ def test_only_the_kinds_that_were_asked_for_are_drawn(timeline, kinds):
 def test_a_window_must_have_a_width():
     with pytest.raises(InvalidValueError, match="window must start before it ends, got 2 s to 1 s"):
         figures.timeline(two_layer_plan(), window=(2.0, 1.0))
+    with pytest.raises(InvalidValueError, match="window must be a number, got '1'"):
+        figures.timeline(two_layer_plan(), window=("1", "2"))
 
 
 @few

@@ -50,6 +50,14 @@ def test_a_run_says_where_it_ran_how_long_both_jobs_took_and_who_idled() -> None
     ]
 
 
+def test_one_rank_one_core_and_one_layer_are_told_in_the_singular() -> None:
+    stage = StageTimes("conv", (0,), 1, 0.016, 0.030, 0.0, 0.0, 0.05)
+    run = replace(run_of(), ranks=1, cores=1, stages=(stage,))
+    assert run.where == "1 rank on 1 core of Test CPU (gloo)"
+    assert "stage        conv (1 layer) on 0: forward" in str(run)
+    assert str(replace(training_of(), ranks=1)).startswith("tiny: 1 rank on Test CPU, batch 64")
+
+
 def test_a_run_of_one_emulated_rank_names_it_and_has_no_loss() -> None:
     run = run_of()
     alone = replace(run.foreground.alone, idle_share=(0.25,))

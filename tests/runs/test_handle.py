@@ -1,6 +1,7 @@
 """A handle on a run: what it shows during the run, how it cancels it, and that no process is left."""
 
 import contextlib
+import functools
 import os
 import queue
 import subprocess
@@ -108,6 +109,12 @@ def wait_for_ever(*, on_progress=None) -> None:
     cancellation.wait(queue.SimpleQueue(), 1000)
 
 
+def test_a_partial_has_the_name_of_its_function() -> None:
+    run = dp.start(functools.partial(wait_for_ever))
+    assert run.name == "wait_for_ever"
+    run.cancel()
+
+
 def test_a_cancelled_run_ends_while_it_waits_for_its_processes() -> None:
     run = dp.start(wait_for_ever)
     wait_until(lambda: run.doing == "waiting")
@@ -143,6 +150,8 @@ def test_interrupting_the_wait_for_a_result_cancels_the_run(monkeypatch: pytest.
 def test_functions_without_progress_and_invalid_arguments_are_refused_at_once() -> None:
     with pytest.raises(InvalidValueError, match="simulate reports no progress"):
         dp.start(dp.simulate, None)
+    with pytest.raises(InvalidValueError, match="simulate reports no progress"):
+        dp.start(functools.partial(dp.simulate, None))
     with pytest.raises(TypeError, match="stepz"):
         dp.start(dp.train, None, None, steps=3, stepz=3)
 

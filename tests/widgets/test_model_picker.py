@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -67,6 +68,11 @@ def test_a_model_that_is_given_is_captured_at_once():
     assert (picker.name.value, picker.name.disabled) == ("Sequential", True)
     assert picker.captured.source is model
     assert len(picker.graph.layers) == 2
+
+
+def test_shapes_are_lists_and_arrays_too():
+    for shape in ([8], np.array([8])):
+        assert ModelPicker(small(), shape).captured.graph.inputs[0].shape == (8,)
 
 
 def test_a_captured_model_is_shown_without_capturing_it_again(captured):

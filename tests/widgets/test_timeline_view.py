@@ -42,6 +42,7 @@ def test_a_plan_opens_as_its_timeline() -> None:
     assert [trace.name for trace in view.figure.data] == [bar.name for bar in figures.timeline(two_layer_plan()).data]
     assert view.window.value == (0.0, pytest.approx(46.0))
     assert view.window.description == "window (ms)"
+    assert view.window.readout_format == ".4"  # 0 – 46, not 0.000 – 46.00
     assert view.problem == ""
 
 

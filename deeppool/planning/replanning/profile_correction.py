@@ -26,6 +26,7 @@ from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Measurement, Profile
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
+from deeppool.units import format_count
 
 NOISE = 0.03
 """Relative noise: rounds of one unchanged foreground differ by up to 2.5 % (benchmarks/collocation-ladder)."""
@@ -132,7 +133,7 @@ def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise:
 def describe_source(live: MeasuredTimes) -> str:
     """Returns the source of measured times in words."""
     if isinstance(live, Mapping):
-        return f"measured times of {len(live)} layers"
+        return f"measured times of {format_count(len(live), 'layer')}"
     if isinstance(live, TrainingRecord):
         return f"a training of {live.date} on {live.ranks} ranks of {live.device_name}"
     beside = "alone" if live.background is None else f"beside {live.background.model} at {live.background.priority}"

@@ -179,7 +179,7 @@ def test_the_corrected_profile_records_the_run_and_the_size_of_its_corrections()
     assert corrected.provenance == profile.provenance == "estimated"
     assert corrected.fingerprint != profile.fingerprint
     assert (
-        "corrected by measured times of 1 layers: layer2 at batch 16"
+        "corrected by measured times of 1 layer: layer2 at batch 16"
         in correct_profile(profile, made, {"layer2": (1.0, 1.0)}).profile.method
     )
 

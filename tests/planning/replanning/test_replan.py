@@ -278,7 +278,7 @@ def test_the_text_states_the_measurements_and_the_changes():
     text = replan(made, profile, live_of(made, 2.0)).explain()
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    assert "corrected by measured times of 1 layers" in lines
+    assert "corrected by measured times of 1 layer" in lines
     (row,) = [" ".join(line.split()) for line in lines if " x2.00 " in line]
     assert row == "layer0 1 16 1.8 ms 3.6 ms x2.00 x1.00"
     (moved,) = [" ".join(line.split()) for line in lines if "1 → 2" in line]
