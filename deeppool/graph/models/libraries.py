@@ -68,6 +68,7 @@ def transformers_model(architecture: str, **changes: Any) -> BuilderAndInputs:
     Raises:
         CaptureError: transformers is not installed.
     """
+    define_missing_operators()
     try:
         import transformers
         from transformers.models.auto import modeling_auto

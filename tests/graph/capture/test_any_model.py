@@ -233,6 +233,13 @@ def test_a_named_model_has_default_inputs(name, inputs):
 
 
 @pytest.mark.stress
+def test_language_models_of_published_sizes_need_the_operators_that_torchvision_lacks(monkeypatch):
+    defined = []
+    monkeypatch.setattr(libraries, "define_missing_operators", lambda: defined.append("nms"))
+    find_workload("bert_base")
+    assert defined
+
+
 def test_bert_base_is_bert_base():
     graph = capture("bert_base", (8,), granularity="block").graph
     # 110 M parameters with the language model's head, 12 layers of 768.
