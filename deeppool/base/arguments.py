@@ -134,7 +134,8 @@ def _hint(value: Any, kinds: Iterable[Any]) -> str:
     makers = [MAKERS[name] for name in (getattr(kind, "__name__", "") for kind in kinds) if name in MAKERS]
     if not makers:
         return ""
-    if isinstance(value, str | os.PathLike):
+    is_name = isinstance(value, str) and not Path(value).suffix and ":" not in value  # such as of a model
+    if isinstance(value, str | os.PathLike) and not is_name:
         return f" ({f'dp.load({os.fspath(value)!r}) reads a file' if ':' not in str(value) else 'import and call it'})"
     if callable(value) and getattr(value, "__name__", "").isidentifier():
         return f" (give what it returns: {value.__name__}())"

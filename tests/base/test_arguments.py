@@ -69,6 +69,10 @@ def job() -> None:
             lambda: dp.compare_orders([training_job()] * 2, global_batch=8, bucket_megabytes=0),
             "bucket_megabytes must be positive and finite, got 0",
         ),
+        (
+            lambda: dp.BackgroundJob("resnet18"),
+            "job must be a TrainingJob or a Job, got 'resnet18' (dp.TrainingJob makes one)",
+        ),
         (lambda: dp.load(None), "path must be a str or a path, got None"),
         (
             lambda: dp.measure_jobs([job], global_batch=8),
