@@ -90,6 +90,8 @@ def _fitting(
     if problem.excess(smallest) and not relaxation.impossible:
         smallest = improve([smallest], within, 0, problem.excess)
     if problem.excess(smallest):
+        # What all GPUs together lack guides the changes; what a plan needs of each GPU is on its fullest one.
+        smallest = min((smallest, *kept), key=lambda plan: problem.memory.peak(plan.gpus))
         request = smallest, problem.memory, problem.capacity, limit, scope
         raise PlanError(shortage_text(*request, certain=relaxation.impossible, side_by_side=problem.may_divide))
     smaller = [climb(plan, within, value=problem.excess) for plan in kept if problem.excess(plan)]

@@ -311,6 +311,19 @@ def test_a_refusal_names_the_smallest_plan_although_its_branches_run_side_by_sid
     )
 
 
+def test_a_refusal_names_the_plan_that_needs_least_of_a_gpu_though_more_gpus_lack_memory():
+    """A layer of 16 samples of 300 bytes and 1000 bytes of parameters, fastest on one GPU of four, which holds 7800.
+
+    On four each holds 4200. With 2900 bytes a GPU one lacks 4900 bytes, four lack 1300 each, which is 5200 together.
+    """
+    graph = make_graph([()], None, [1000], [300])
+    profile = profile_from_times(graph, [lambda b: 1e-3 if b == 16 else 2e-3])
+    problem = profile, Cluster(4, "made by hand", 4, FREE, FREE), 16
+    assert counts_of(plan(*problem)) == (1,)
+    assert "in the smallest one GPU 0 needs 4.1 KiB, 1.3 KiB more than its 2.8 KiB" in refusal(*problem, memory=2900)
+    assert counts_of(plan(*problem, memory=4200)) == (4,)
+
+
 def test_a_refusal_states_when_only_another_optimizer_fits():
     # One sample takes 400 bytes, parameters and gradients 2000, momentum 1000.
     text = refusal(*small(3399))
