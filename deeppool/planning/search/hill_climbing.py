@@ -48,7 +48,7 @@ def improve(
         plans: where to start; they are permitted.
         permitted: whether a change is.
         bound: value that no permitted plan beats, or that is enough.
-        value: what is to become less.
+        value: what is to become less; not below 0.
     """
     rng = random.Random(0)  # the same plan each time
     best, vain = min((climb(plan, permitted, value=value) for plan in plans), key=value), 0
@@ -86,7 +86,7 @@ def climb(
         plan: where to start; it is permitted.
         permitted: whether a change is.
         near: layers of which changes have one at least; those beside a change that is made are added. None: all.
-        value: what is to become less.
+        value: what is to become less; not below 0.
     """
     left, before, least = MOST_TIMED // len(plan.options), None, value(plan)
     while plan is not before:
@@ -95,12 +95,11 @@ def climb(
             for change in list(changes(plan)):
                 if near is not None and near.isdisjoint(change[0]):
                     continue
-                if not left:
+                if not left or not least:
                     return plan
                 other = _changed(plan, change, permitted)
                 if other is None:
                     continue
-                cancellation.check()
                 left -= 1
                 if (found := value(other)) < least * (1 - LEAST_GAIN):
                     plan, least = other, found
@@ -116,6 +115,7 @@ def _beside(layers: Collection[int]) -> set[int]:
 
 def _changed(plan: Placement, change: Change, permitted: Permitted) -> Placement | None:
     """Returns a plan with a change, None where that is not permitted or GPUs would be used twice."""
+    cancellation.check()
     layers, option, start = change
     other = plan.with_option(layers, option, start)
     touched = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deeppool.base.cancellation import Cancellation
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.collectives.buckets import ALONE_BYTES
+from deeppool.errors import RunCancelledError
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search import hill_climbing
 from deeppool.planning.search.hill_climbing import climb, improve, keep_limit
@@ -141,3 +143,33 @@ def test_a_changed_plan_is_no_slower_keeps_the_limit_and_shares_no_gpu(problem, 
     assert all(after.gpu_count(layer) <= width for layer, width in enumerate(after.free_widths))
     # As timed from nothing, and not from what was known of the plan before.
     assert Placement(costs, after.options, after.starts).iteration_time == after.iteration_time
+
+
+def test_a_search_is_cancelled_though_no_change_is_permitted():
+    cancellation, asked = Cancellation(), []
+
+    def refuse(plan, layers):
+        asked.append(layers)
+        cancellation.request()
+        return False
+
+    costs = layers([(1.0, 2.0)] * 3, [0] * 3, seconds_per_byte=20.0)
+    with cancellation.applied(), pytest.raises(RunCancelledError):
+        improve([Placement(costs, (0, 0, 0), (0, 0, 0))], refuse, 0.0)
+    assert len(asked) == 1
+
+
+def test_nothing_is_tried_where_a_plan_lacks_no_memory():
+    """Three layers on two GPUs each; what is to become less is the number of layers on one."""
+    costs, tried = layers([(1.0, 2.0)] * 3, [0] * 3, seconds_per_byte=20.0), []
+
+    def on_one(plan):
+        tried.append(plan.options)
+        return plan.options.count(0)
+
+    enough = Placement(costs, (1, 1, 1), (0, 0, 0))
+    assert improve([enough], ANY, 0.0, on_one) is enough
+    assert set(tried) == {(1, 1, 1)}
+    assert climb(Placement(costs, (0, 1, 1), (0, 0, 0)), ANY, value=on_one).options == (1, 1, 1)
+    # Changes of layers in a row come first.
+    assert tried[-1] == (1, 1, 1)
