@@ -39,6 +39,8 @@ def check_sample_independence(program: fx.GraphModule, name: str) -> None:
             layouts[node] = Samples(0) if node.op == "placeholder" else None
         else:
             region = _region(node, layouts)
+            if _counts_indices(node, region, layouts):
+                raise _refusal(node, name, "leave scale_grad_by_freq False")
             within = _is_integer(region[0]) and _is_read_within(node, module_call(region[0])[1])
             if within and not _is_integer(node) and not operator_name(node).startswith(REORDERS):
                 continue
@@ -51,6 +53,16 @@ def check_sample_independence(program: fx.GraphModule, name: str) -> None:
                 continue
             elif not (within or _is_integer(node)) or any(is_loss(user) for user in node.users):
                 raise _refusal(region[0], name)
+
+
+def _counts_indices(node: fx.Node, region: list[fx.Node], layouts: dict[fx.Node, Any]) -> bool:
+    """Whether a gradient is divided by how often the batch has an index, as no forward shows."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    read = [arg for member in region for arg in member.all_input_nodes]
+    return bool(given.get("scale_grad_by_freq")) and any(layouts.get(arg) is not None or is_size(arg) for arg in read)
 
 
 def _region(node: fx.Node, layouts: dict[fx.Node, Any]) -> list[fx.Node]:
@@ -102,11 +114,15 @@ def _is_read_within(node: fx.Node, path: str) -> bool:
     return path != "" and all(f"{module_call(user)[1]}.".startswith(f"{path}.") for user in node.users)
 
 
-def _refusal(node: fx.Node, name: str) -> CaptureError:
+def _refusal(
+    node: fx.Node,
+    name: str,
+    remedy: str = "compute it for each sample alone, in loss= if it is a mean over the samples, or by torch.nn's "
+    "BatchNorm, whose statistics per GPU are stated",
+) -> CaptureError:
     path = module_call(node)[1]
     where = f" in {path}" if path else ""
     return CaptureError(
         f"{name} makes samples depend on each other{where}, by {operator_name(node)}: each GPU has only its own "
-        "samples, so every number of GPUs would train differently (compute it for each sample alone, in loss= if it "
-        "is a mean over the samples, or by torch.nn's BatchNorm, whose statistics per GPU are stated)"
+        f"samples, so every number of GPUs would train differently ({remedy})"
     )

@@ -224,6 +224,38 @@ def test_samples_that_an_lstm_takes_for_steps_are_refused():
         capture(model.float(), SHAPE)
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_gradients_that_are_divided_by_the_frequency_of_an_index_are_refused_if_samples_have_it(kind):
+    def build_tokens(layer, **options):
+        torch.manual_seed(0)
+        return nn.Sequential(layer(5, 4, **options), nn.Flatten(), nn.Linear(12 if layer is nn.Embedding else 4, 4))
+
+    def gradient(model, tokens):
+        model.zero_grad()
+        F.cross_entropy(model(tokens), tokens[:, 0].clamp(max=3)).backward()
+        return model[0].weight.grad
+
+    tokens = torch.tensor([[0, 1, 2], [0, 0, 1], [1, 1, 3], [4, 0, 1]])
+    model = build_tokens(kind, scale_grad_by_freq=True)
+    whole, *halves = (gradient(model, part).clone() for part in (tokens, tokens[:2], tokens[2:]))
+    assert not torch.allclose(whole, sum(halves) / 2)
+    with pytest.raises(CaptureError, match=r"in 0, by embedding.* \(leave scale_grad_by_freq False"):
+        capture(model, (3,), input_dtype=torch.int64)
+    capture(build_tokens(kind), (3,), input_dtype=torch.int64)
+
+
+def test_positions_that_are_the_same_for_all_samples_may_divide_gradients_by_their_frequency():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(3, 8, scale_grad_by_freq=True), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.head((x + self.embedding(torch.arange(3))).mean(1))
+
+    capture(Positions(), SHAPE)
+
+
 def remembered(mix, y):
     mix.bank.copy_(y.detach().mean((0, 1)))
     return y - mix.bank
