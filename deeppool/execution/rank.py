@@ -237,15 +237,19 @@ class Rank:
         }
 
     def _report(
-        self, commands: CommandChannel, control: ForegroundControl | None, report: Report, skipped: bool
+        self,
+        commands: CommandChannel,
+        control: ForegroundControl | None,
+        report: Report,
+        skipped: bool,
+        learning_rate: float | None,
     ) -> None:
-        optimizer = self.trainer.update.optimizer
         if self.trainer.update.stuck and math.isfinite(report["loss"]):
             raise RunError(
                 f"gradients are infinite or NaN in update {report['step']}, at any loss scale "
                 "(lower the learning rate, clip gradients, or look at the data)"
             )
-        fields = {} if optimizer is None else {"learning_rate": float(optimizer.param_groups[0]["lr"])}
+        fields = {} if learning_rate is None else {"learning_rate": learning_rate}
         if control is not None:
             fields |= control.step_fields()
         commands.answer("step", **report, skipped=skipped, **fields)

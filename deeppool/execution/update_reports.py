@@ -16,12 +16,12 @@ Report = dict[str, Any]
 class UpdateReports:
     """Sends the reports of some updates in a row."""
 
-    def __init__(self, update: Update, send: Callable[[Report, bool], None]) -> None:
+    def __init__(self, update: Update, send: Callable[[Report, bool, float | None], None]) -> None:
         """Starts with the next update.
 
         Args:
             update: makes the updates; the last one is decided.
-            send: sends a report, and whether the update was skipped because of an overflow.
+            send: sends a report, whether the update was skipped because of an overflow, and the learning rate after it.
         """
         self._update, self._send = update, send
         self._skips = update.skips
@@ -36,18 +36,20 @@ class UpdateReports:
             complete: whether its update is, apart from an outcome that the device knows; else the next iteration, or
                 what is called before :meth:`close`, completes it.
         """
-        self._send_held()
+        ended = complete and self._update.decided
+        # The schedule may have stepped for this update, too, since the one before was complete.
+        self._send_held(self._update.learning_rate_before if ended else self._update.learning_rate)
         self._held = report
-        if complete and self._update.decided:
-            self._send_held()
+        if ended:
+            self._send_held(self._update.learning_rate)
 
     def close(self) -> None:
         """Sends what is held back; waits for the last update."""
         self._update.decide()
-        self._send_held()
+        self._send_held(self._update.learning_rate)
 
-    def _send_held(self) -> None:
+    def _send_held(self, learning_rate: float | None) -> None:
         if self._held is not None:
             report, self._held = self._held, None
             before, self._skips = self._skips, self._update.skips
-            self._send(report, self._skips > before)
+            self._send(report, self._skips > before, learning_rate)

@@ -92,6 +92,7 @@ class Update:
         """Updates that were skipped because the scale was too high, of those that are decided."""
         self.stuck = False
         """Whether the last update was skipped though no smaller scale would help: gradients are infinite or NaN."""
+        self._rate_before: float | None = None
         self._clip_norm = training.clip_norm
         self.parameters = [parameter for _, parameter in parameters]
         """Those of this process, in the order of the model."""
@@ -123,6 +124,16 @@ class Update:
         """Schedule of the learning rate; waits for the last update."""
         self.decide()
         return self._schedule
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Learning rate of the first parameter group, after the schedule's last step; None without an optimizer."""
+        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def learning_rate_before(self) -> float | None:
+        """That before the schedule's step for the last update."""
+        return self.learning_rate if self._schedule is None else self._rate_before
 
     @property
     def decided(self) -> bool:
@@ -196,8 +207,10 @@ class Update:
         curable = self._scale.factor >= 2
         self.skips += not made and curable
         self.stuck = not made and not curable
-        if self._schedule is not None and made:
-            self._schedule.step()
+        if self._schedule is not None:
+            self._rate_before = self.learning_rate
+            if made:
+                self._schedule.step()
         self._scale.update(finite=made)
 
     def _scale_and_clip(self) -> torch.Tensor:

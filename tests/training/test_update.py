@@ -50,11 +50,13 @@ def test_an_update_in_parts_is_the_update_of_all_at_once(clip_norm: float | None
     for orders in ([None, None, None], [[2, 0, 1], [0, 1, 2], [1, 2, 0]]):
         parameters = [nn.Parameter(torch.ones(4, device=place)) for _ in range(3)]
         update = update_of(parameters, rule, find_device(device), scaled=False)
-        for given, order in zip(gradients, orders, strict=True):
+        for number, (given, order) in enumerate(zip(gradients, orders, strict=True)):
             for parameter, gradient in zip(parameters, given, strict=True):
                 parameter.grad = gradient.clone()
-            for chosen in [None] if order is None else [[parameters[number]] for number in order]:
+            for chosen in [None] if order is None else [[parameters[position]] for position in order]:
                 update.step(chosen)
+            assert update.learning_rate_before == pytest.approx(0.1 * 0.5**number)
+            assert update.learning_rate == pytest.approx(0.05 * 0.5**number)
             assert all(parameter.grad is None for parameter in parameters)
         trained.append(torch.stack([parameter.detach() for parameter in parameters]))
     assert torch.equal(*(parameters.cpu() for parameters in trained))
