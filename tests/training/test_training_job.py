@@ -1,5 +1,6 @@
 """What a training's definition refuses before a process starts, and what it converts."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,14 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.errors import InvalidValueError
+from deeppool.training.training_job import load_job, save_job
 
 DATA = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))
 
 
 def make_job(**changes: Any) -> dp.TrainingJob:
     choices: dict[str, Any] = {"dataset": lambda: DATA, "optimizer": lambda named: torch.optim.SGD(named, lr=0.1)}
-    return dp.TrainingJob(model=nn.Linear(2, 2), input_shape=(2,), **choices | changes)
+    return dp.TrainingJob(**{"model": nn.Linear(2, 2), "input_shape": (2,)} | choices | changes)
 
 
 def test_whole_numbers_of_numpy_are_pythons() -> None:
@@ -44,3 +46,15 @@ def test_whole_numbers_of_numpy_are_pythons() -> None:
 def test_what_is_no_function_or_number_is_refused(changes: dict[str, Any], phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         make_job(**changes)
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_gradient_is_refused_until_it_is_removed_as_it_would_not_be_sent(kind: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    job = make_job(model=model)
+    hook = getattr(model[0].weight, kind)(lambda value: None)
+    with pytest.raises(InvalidValueError, match=r"^'0\.weight' of Sequential has a hook on its gradient, which"):
+        save_job(job, tmp_path)
+    hook.remove()
+    save_job(job, tmp_path)
+    assert torch.equal(load_job(tmp_path).model[0].weight, model[0].weight)
