@@ -159,19 +159,19 @@ class EagerDriver:
         shared.vector.put(each.total)
         with self._trainer.span("update", len(self._trainer.parts) - 1, "update"):
             assert rule.optimizer is not None, "a rank with parameters has an optimizer"
-            self._step(rule.optimizer)
+            self._step(rule.optimizer, shared.vector.parameters)
             rule.optimizer.zero_grad(set_to_none=True)
         if self._everywhere:
             self._finish(number + 1)
         if self._average_every and (number + 1) % self._average_every == 0:
             self._average([shared])
 
-    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
         if self._everywhere and len(self._vectors) == 1:
             optimizer.step()
             return
         self._steps.begin()
-        if (found := self._steps.step()) and len(self._vectors) > 1:
+        if (found := self._steps.step(parameters)) and len(self._vectors) > 1:
             raise InvalidValueError(
                 f"each step of {type(optimizer).__name__} changes '{min(found)}' of its groups, and eager-SGD makes a "
                 "step for each type of parameters and each set of GPUs (choose another optimizer, or parameters of one "

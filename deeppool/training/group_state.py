@@ -8,7 +8,9 @@ finds another number. The two differ in a step without gradients, which leaves p
 
 import copy
 import inspect
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,15 +41,20 @@ class StepsOfSome:
         if self._names or self._updates <= CHECKED:
             self._before = group_values(self._optimizer)
 
-    def step(self) -> set[str]:
-        """Makes a step of the update on what has a gradient; returns the names of the values that steps change.
+    def step(self, chosen: Collection[torch.nn.Parameter]) -> set[str]:
+        """Makes a step of the update on some parameters; returns the names of the values that steps change.
+
+        Args:
+            chosen: the parameters; the optimizer and hooks on its steps see no others, as they may change those that
+                have no gradient, too.
 
         Raises:
             InvalidValueError: it changes a value of a group by the gradients.
         """
         if self._names:
             set_group_values(self._optimizer, self._before)
-        self._optimizer.step()
+        with _only(self._optimizer, set(chosen)):
+            self._optimizer.step()
         if self._updates > CHECKED:
             return self._names
         after = group_values(self._optimizer)
@@ -75,6 +82,24 @@ class StepsOfSome:
                 "parameters, and here a step has those of some (choose another optimizer, or a plan whose layers all "
                 "have all GPUs and no gradient_sync)"
             )
+
+
+@contextmanager
+def _only(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> Iterator[None]:
+    """Leaves the groups some of their parameters for a while."""
+    groups = optimizer.param_groups
+    whole = [{key: list(group[key]) for key in ("params", "param_names") if key in group} for group in groups]
+    try:
+        for group, lists in zip(groups, whole, strict=True):
+            kept = [parameter in chosen for parameter in lists["params"]]
+            for key, values in lists.items():
+                group[key][:] = itertools.compress(values, kept)
+        yield
+    finally:
+        # A group that a hook has added stays.
+        for group, lists in zip(groups, whole, strict=False):
+            for key, values in lists.items():
+                group[key][:] = values
 
 
 def group_values(optimizer: torch.optim.Optimizer) -> Values:

@@ -176,7 +176,7 @@ class Update:
                     if not self._in_parts:
                         self._in_parts = True
                         self._steps.begin()
-                    self._steps.step()
+                    self._steps.step(now)
             # Of those that the user's optimizer leaves out, too.
             for parameter in now:
                 parameter.grad = None

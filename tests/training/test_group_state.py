@@ -123,6 +123,33 @@ def test_an_update_in_parts_counts_once(step: Step) -> None:
         torch.testing.assert_close(found, expected)
 
 
+class Decaying(torch.optim.SGD):
+    """Decays all parameters and averages them, whatever gradients they have."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        named = [(str(number), parameter) for number, parameter in enumerate(parameters)]
+        groups = [{"params": named[:1]}, {"params": named[1:]}]
+        super().__init__(groups, lr=torch.tensor(0.1))
+        self.register_step_post_hook(lambda *_: self.visit(lambda parameter: parameter.add_(0.01)))
+
+    @torch.no_grad()
+    def visit(self, change: Callable[[nn.Parameter], object]) -> None:
+        for group in self.param_groups:
+            for _, parameter in zip(group["param_names"], group["params"], strict=True):
+                change(parameter)
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        self.visit(lambda parameter: parameter.mul_(0.9))
+        super().step()
+        self.visit(lambda each: each.add_(self.state[each].setdefault("mean", each.clone()).lerp_(each, 0.3)))
+
+
+@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
+def test_an_update_in_parts_changes_once_what_has_no_gradient_in_a_part(step: Step) -> None:
+    for found, expected in zip(train(Decaying, step), train(Decaying, whole), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
 def test_a_step_size_from_the_gradients_of_all_parameters_is_refused_in_parts(step: Step) -> None:
     with pytest.raises(InvalidValueError, match="a step of Collecting computes 'distance' from the gradients of all"):
@@ -158,7 +185,7 @@ def test_eager_sgd_makes_one_step_an_update_or_refuses_what_counts_steps() -> No
     for everywhere, vectors in ((True, 1), (False, 1), (True, 2)):
         driver._everywhere, driver._vectors = everywhere, [SimpleNamespace()] * vectors  # type: ignore[list-item]
         if vectors == 1:
-            driver._step(optimizer)
+            driver._step(optimizer, parameters)
         else:
             with pytest.raises(InvalidValueError, match="each step of Counting changes 'steps' of its groups, and"):
-                driver._step(optimizer)
+                driver._step(optimizer, parameters)

@@ -47,7 +47,7 @@ class DeferredOptimizer:
         current = group_values(self._optimizer)
         try:
             set_group_values(self._optimizer, self._settings)
-            self._steps.step()
+            self._steps.step(chosen)
         finally:
             set_group_values(self._optimizer, changed_since(self._settings, current))
         for parameter in chosen:
