@@ -3,7 +3,7 @@
 A schedule-free optimizer counts its steps there. An update in parts takes several steps: each starts with the values
 that the first one found, so that the count goes on by one. Others sum numbers there over the gradients of all
 parameters, as Prodigy does for its step size (Mishchenko and Defazio, "Prodigy", ICML 2024): a step of some parameters
-finds another number. The two differ in a step without gradients, which leaves parameters alone but goes on counting.
+finds another number. The two differ in a step without gradients, which goes on counting; what else it does is undone.
 """
 
 import copy
@@ -60,17 +60,17 @@ class StepsOfSome:
         after = group_values(self._optimizer)
         self._names |= changed_values(self._before, after)
         if self._names:
-            self._check(after)
+            self._check(after, set(chosen))
         return self._names
 
-    def _check(self, after: Values) -> None:
+    def _check(self, after: Values, chosen: set[torch.nn.Parameter]) -> None:
         parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
         set_group_values(self._optimizer, self._before)
         # The class's own function: hooks of the user count steps, too.
-        with torch.no_grad():
+        with torch.no_grad(), _only(self._optimizer, chosen), _restored(self._optimizer, chosen):
             inspect.unwrap(type(self._optimizer).step)(self._optimizer)
         counted = group_values(self._optimizer)
         set_group_values(self._optimizer, after)
@@ -100,6 +100,35 @@ def _only(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> 
         for group, lists in zip(groups, whole, strict=False):
             for key, values in lists.items():
                 group[key][:] = values
+
+
+@contextmanager
+def _restored(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> Iterator[None]:
+    """Restores some parameters and their state: a step may change those that have no gradient."""
+    values = [(parameter, parameter.detach().clone()) for parameter in chosen]
+    known = set(optimizer.state)
+    owners = [
+        key
+        for key, held in optimizer.state.items()
+        if isinstance(held, dict) and (key in chosen or not isinstance(key, torch.nn.Parameter))
+    ]
+    kept = {key: {name: _copied(value) for name, value in optimizer.state[key].items()} for key in owners}
+    try:
+        yield
+    finally:
+        for parameter, value in values:
+            parameter.copy_(value)
+        for parameter in chosen - known:
+            optimizer.state.pop(parameter, None)
+        for key, state in kept.items():
+            own = optimizer.state[key]
+            for name in set(own) - set(state):
+                del own[name]
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor):
+                    own[name].copy_(value)
+                else:
+                    own[name] = value
 
 
 def group_values(optimizer: torch.optim.Optimizer) -> Values:

@@ -130,6 +130,8 @@ class Decaying(torch.optim.SGD):
         named = [(str(number), parameter) for number, parameter in enumerate(parameters)]
         groups = [{"params": named[:1]}, {"params": named[1:]}]
         super().__init__(groups, lr=torch.tensor(0.1))
+        for group in self.param_groups:
+            group["steps"] = 0
         self.register_step_post_hook(lambda *_: self.visit(lambda parameter: parameter.add_(0.01)))
 
     @torch.no_grad()
@@ -144,9 +146,32 @@ class Decaying(torch.optim.SGD):
         self.visit(lambda each: each.add_(self.state[each].setdefault("mean", each.clone()).lerp_(each, 0.3)))
 
 
-@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
-def test_an_update_in_parts_changes_once_what_has_no_gradient_in_a_part(step: Step) -> None:
-    for found, expected in zip(train(Decaying, step), train(Decaying, whole), strict=True):
+class DecayingByCount(Decaying):
+    """Counts steps in its groups, too, for which the first updates are checked by steps without gradients."""
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        for group in self.param_groups:
+            group["steps"] += 1
+        super().step()
+
+
+class OfSome:
+    """The updates of a rank that has some parameters of the model."""
+
+    def __init__(self) -> None:
+        self.update: Update | None = None
+
+    def __call__(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.update = self.update or update_of(optimizer, parameters, model=4)
+        self.update.step()
+
+
+@pytest.mark.parametrize("make", [Decaying, DecayingByCount])
+@pytest.mark.parametrize("step", [InParts, Deferred, OfSome])
+def test_an_update_in_parts_changes_once_what_has_no_gradient_in_a_part(
+    make: type[Decaying], step: Callable[[], Step]
+) -> None:
+    for found, expected in zip(train(make, step()), train(make, whole), strict=True):
         torch.testing.assert_close(found, expected)
 
 
