@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 NORMAL_MAD = 1.4826
 """Standard deviations per median absolute deviation of normal noise."""
@@ -28,8 +28,8 @@ class Estimate:
 
 def median_and_spread(times: Sequence[float]) -> tuple[float, float]:
     """Returns the median, and a standard deviation that is robust to outliers."""
-    middle = _middle(sorted(times))
-    return middle, NORMAL_MAD * _middle(sorted([abs(time - middle) for time in times]))
+    middle = median(times)
+    return middle, NORMAL_MAD * median([abs(time - middle) for time in times])
 
 
 def spread(times: Iterable[float]) -> float:
@@ -41,12 +41,6 @@ def clipped(times: Iterable[float]) -> list[float]:
     """Returns the times with outliers moved to the plausible range."""
     known = list(times)
     return known if len(known) < 3 else _within(known, *median_and_spread(known))
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    """Returns the median of sorted values, as ``statistics.median`` does in three times as long."""
-    half, odd = divmod(len(ordered), 2)
-    return ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _within(times: list[float], middle: float, deviation: float) -> list[float]:

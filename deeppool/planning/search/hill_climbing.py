@@ -13,6 +13,7 @@ H. R. Lourenço, O. C. Martin and T. Stützle, Handbook of Metaheuristics, 2003)
 import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from deeppool.base import cancellation
 from deeppool.costs.amplification import TOLERANCE, amplification
@@ -35,13 +36,12 @@ Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
 Value = Callable[[Placement], float]
 """Returns the number that is to become less."""
+SECONDS: Value = attrgetter("iteration_time")
 Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
 
-def improve(
-    plans: Iterable[Placement], permitted: Permitted, bound: float, value: Value = lambda plan: plan.iteration_time
-) -> Placement:
+def improve(plans: Iterable[Placement], permitted: Permitted, bound: float, value: Value = SECONDS) -> Placement:
     """Returns the best plan of climbs from some plans, and from random changes of the best one while it is far.
 
     Args:
@@ -74,12 +74,7 @@ def _change_at_random(plan: Placement, permitted: Permitted, rng: random.Random)
     return plan, ()
 
 
-def climb(
-    plan: Placement,
-    permitted: Permitted,
-    near: set[int] | None = None,
-    value: Value = lambda plan: plan.iteration_time,
-) -> Placement:
+def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None, value: Value = SECONDS) -> Placement:
     """Returns a plan that no small change makes faster, or the best one of the changes that are tried.
 
     Args:

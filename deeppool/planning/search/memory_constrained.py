@@ -33,7 +33,7 @@ from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.efficient_plans import search_within
-from deeppool.planning.search.hill_climbing import Permitted, climb, improve, keep_limit
+from deeppool.planning.search.hill_climbing import SECONDS, Permitted, climb, improve, keep_limit
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.planning.search.overlap import PROVED, search_overlapping
 from deeppool.planning.search.search import SearchResult, search
@@ -96,7 +96,7 @@ def _fitting(
         raise PlanError(shortage_text(*request, certain=relaxation.impossible, side_by_side=problem.may_divide))
     smaller = [climb(plan, within, value=problem.excess) for plan in kept if problem.excess(plan)]
     fitting = [plan for plan in (smallest, *kept, *smaller) if not problem.excess(plan)]
-    return min(fitting, key=lambda plan: plan.iteration_time), relaxation.bound
+    return min(fitting, key=SECONDS), relaxation.bound
 
 
 @dataclass(frozen=True, slots=True)
