@@ -9,8 +9,8 @@ Forwards follow each other, and so do backwards. Only the main thread starts sum
 order.
 """
 
+import copy
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,11 +47,6 @@ class WaveDriver:
             for name, replica, stream in zip(WAVES, replicas, streams, strict=True)
         ]
         self.waves[1].step.before_compute = self._before_compute
-        if (schedule := self.waves[1].step.rule.schedule) is not None:
-            with warnings.catch_warnings():
-                # The tock wave's first update is the second one.
-                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-                schedule.step()
         self._last: Pass | None = None
         """The iteration that is not updated yet."""
         self._averages = False
@@ -89,6 +84,7 @@ class WaveDriver:
         with wave.stream.current(), torch.no_grad():
             wave.average(other.raw if self._averages else None)
             wave.update()
+            other.skip_update()
         self._averages = True
 
     def state(self) -> dict[str, Any]:
@@ -109,8 +105,8 @@ class WaveDriver:
         with torch.no_grad():
             for name, value in tock.values.items():
                 value.copy_(values[name])
-        if kept:
-            tock.restore(kept[0]["rule"])
+        # Loading keeps tensors as they are, which two optimizers must not share.
+        tock.restore(kept[0]["rule"] if kept else copy.deepcopy(tick.state()))
         raws = [state["raw"] for state in kept if state["raw"] is not None]
         self._averages = bool(raws)
         for wave in self.waves:

@@ -138,9 +138,14 @@ class Wave:
         """Sums the gradients over all ranks, and updates the replica."""
         self.step.finish_sync()
         self.step.update()
-        if self.step.rule.schedule is not None:
-            # The other wave makes the next update, with the next learning rate.
-            self.step.rule.schedule.step()
+
+    def skip_update(self) -> None:
+        """Moves the learning rate on past an update that the other wave has made."""
+        rule = self.step.rule
+        if rule.schedule is not None:
+            # The tock wave's schedule moves on before its first update, of which torch would warn.
+            rule.optimizer._opt_called = True  # type: ignore[union-attr]  # torch's own mark
+            rule.schedule.step()
 
     def state(self) -> dict[str, Any]:
         """Returns the state of the optimizer and of the schedule."""

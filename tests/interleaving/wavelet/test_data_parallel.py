@@ -4,6 +4,7 @@ import itertools
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,11 +110,13 @@ def product(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs.squeeze(1) * targets).mean()
 
 
-@pytest.mark.processes
-@pytest.mark.usefixtures("in_the_checkout")
-def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_number_of_ranks_resumes(
-    tmp_path: Path,
-) -> None:
+def train_by_product(
+    folder: Path, attempts: list[tuple[int, int, bool]], optimizer: Callable, schedule: Callable | None = None
+) -> tuple[torch.Tensor, list[torch.Tensor], dict]:
+    """Trains a model by :func:`product` in attempts of some ranks, up to some update, in waves or not.
+
+    Returns its weights at the start, the gradients of all batches, and the first rank's state at the end.
+    """
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(24, 4, generator=generator), torch.randn(24, generator=generator)
     model = nn.Linear(4, 1, bias=False)
@@ -122,29 +125,55 @@ def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_numbe
         input_shape=(4,),
         dataset=lambda: torch.utils.data.TensorDataset(inputs, targets),
         loss=product,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        optimizer=optimizer,
+        schedule=schedule,
     )
     captured = job.capture()
     profile = profile_from_times(captured.graph, [lambda batch: 1e-2 * batch] * len(captured.graph.layers))
     start = model.weight.detach().clone()
-    for gpus, steps in ((2, 3), (3, 6)):
-        dp.train(
-            dp.plan(profile, gpus, 6),
-            job,
-            steps=steps,
-            checkpoints=tmp_path,
-            gradient_sync=dp.WaveletDataParallel(),
-        )
-    order = SampleOrder(24, 6, job.seed)
-    gradients = [
-        (inputs[chosen] * targets[chosen, None]).mean(0, keepdim=True) for chosen in map(order.positions, range(6))
-    ]
-    shard = torch.load(latest(tmp_path) / "rank-0.pt", weights_only=True)
+    for gpus, steps, waves in attempts:
+        sync = dp.WaveletDataParallel() if waves else None
+        dp.train(dp.plan(profile, gpus, 6), job, steps=steps, checkpoints=folder, gradient_sync=sync)
+    positions = map(SampleOrder(24, 6, job.seed).positions, range(attempts[-1][1]))
+    gradients = [(inputs[chosen] * targets[chosen, None]).mean(0, keepdim=True) for chosen in positions]
+    return start, gradients, torch.load(latest(folder) / "rank-0.pt", weights_only=True)
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("in_the_checkout")
+def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_number_of_ranks_resumes(
+    tmp_path: Path,
+) -> None:
+    attempts = [(2, 3, True), (3, 6, True)]
+    start, gradients, shard = train_by_product(tmp_path, attempts, lambda named: torch.optim.SGD(named, lr=0.5))
     tick, tock = shard["model"]["weight"], shard["gradient_sync"]["replica"]["weight"]
     assert torch.allclose(tick - tock, -0.5 * (gradients[0] - gradients[5]) / 2, atol=1e-6)
     # Each update is made from the mean of two gradients, but for the first.
     updates = [gradients[0], *((a + b) / 2 for a, b in itertools.pairwise(gradients))]
     assert torch.allclose(tick, start - 0.5 * sum(updates[0::2]), atol=1e-6)
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("in_the_checkout")
+def test_a_training_that_goes_on_in_waves_gives_both_its_optimizer_and_its_schedule(tmp_path: Path) -> None:
+    def sgd(parameters: list) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+
+    def decay(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    start, gradients, shard = train_by_product(tmp_path, [(2, 3, False), (2, 6, True)], sgd, decay)
+    replicas = [nn.Parameter(start.clone()) for _ in range(2)]
+    optimizers = [sgd([parameter]) for parameter in replicas]
+    schedules = [decay(optimizer) for optimizer in optimizers]
+    for number, gradient in enumerate(gradients):
+        for wave in range(2) if number < 3 else [number % 2]:
+            replicas[wave].grad = gradient if number < 4 else (gradients[number - 1] + gradient) / 2
+            optimizers[wave].step()
+        for schedule in schedules:
+            schedule.step()
+    for found, expected in zip((shard["model"], shard["gradient_sync"]["replica"]), replicas, strict=True):
+        assert torch.allclose(found["weight"], expected, atol=1e-6)
 
 
 def on_gpu(batch: int, waves: int, *, pools: int = 1) -> tuple[int, list[RawSpan]]:
