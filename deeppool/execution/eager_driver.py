@@ -180,11 +180,9 @@ class EagerDriver:
 
     def _finish(self, updates: int) -> None:
         """Moves the learning rate on to what follows a number of updates."""
-        schedule = self._trainer.update.schedule
         while self._updates < updates:
             self._updates += 1
-            if schedule is not None:
-                schedule.step()
+            self._trainer.update.end()
 
     def _average(self, vectors: Sequence[SharedVector]) -> None:
         for shared in vectors:

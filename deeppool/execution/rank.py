@@ -39,6 +39,7 @@ from deeppool.processes.heartbeat import Activity, Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.telemetry.run_delay import RunDelayMeter
 from deeppool.training.training_job import load_job
+from deeppool.training.update import UpdateOutcome
 
 SPAN_DESCRIPTIONS = {
     "data": "reading the samples of stage",
@@ -161,7 +162,9 @@ class Rank:
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         control = self.foreground_control if message["collocated"] else None
-        reports = UpdateReports(self.trainer.update, partial(self._report, commands, control))
+        reports = None
+        if self.rank == 0 or message["report_all"]:
+            reports = UpdateReports(self.trainer.update, partial(self._report, commands, control))
         self.communicator.barrier()
         self.trainer.clock.calibrate()
         used, started = self.core_seconds(), time.perf_counter()
@@ -185,12 +188,12 @@ class Rank:
                 control.end(times[-1], () if control.has_device_times else self.trainer.spans)
             recorded.append(self.trainer.recorded)
             computed.append(self.trainer.computed)
-            if self.rank == 0 or message["report_all"]:
-                complete = not self.trainer.step.pending()
-                reports.add(self._report_of(losses[-1], times[-1]), complete=complete)
+            if reports is not None:
+                reports.add(self._report_of(losses[-1], times[-1]))
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
         self.trainer.drain()
-        reports.close()
+        if reports is not None:
+            reports.close()
         self.device.synchronize_stream()
         ended, cores = time.perf_counter(), self.core_seconds() - used
         if self.device.asynchronous:
@@ -237,22 +240,17 @@ class Rank:
         }
 
     def _report(
-        self,
-        commands: CommandChannel,
-        control: ForegroundControl | None,
-        report: Report,
-        skipped: bool,
-        learning_rate: float | None,
+        self, commands: CommandChannel, control: ForegroundControl | None, report: Report, outcome: UpdateOutcome
     ) -> None:
-        if self.trainer.update.stuck and math.isfinite(report["loss"]):
+        if outcome.stuck and math.isfinite(report["loss"]):
             raise RunError(
                 f"gradients are infinite or NaN in update {report['step']}, at any loss scale "
                 "(lower the learning rate, clip gradients, or look at the data)"
             )
-        fields = {} if learning_rate is None else {"learning_rate": learning_rate}
+        fields = {} if outcome.learning_rate is None else {"learning_rate": outcome.learning_rate}
         if control is not None:
             fields |= control.step_fields()
-        commands.answer("step", **report, skipped=skipped, **fields)
+        commands.answer("step", **report, skipped=outcome.skipped, **fields)
 
     def save(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Writes this rank's part of a checkpoint."""

@@ -174,8 +174,8 @@ class TransferDriver:
         order.finish()
         for bucket in self._second:
             self._trainer.gradient_sync.start_second_half(bucket)
-        if self._step.rule.needs_norm:
-            # Of all ranks: those without gradients wait for the norm, too.
+        # The norm is that of all ranks, and those without parameters leave nothing for the next iteration.
+        if self._step.rule.needs_norm or not self._step.buckets:
             self._step.finish_sync()
             self._step.update()
         if self._trial.running:

@@ -71,7 +71,7 @@ class Metrics:
     seconds: float
     samples_per_second: float
     learning_rate: float | None
-    """Learning rate of the first parameter group after the update and the schedule's step, or None."""
+    """Learning rate of the first parameter group with which the update was made, or skipped; None: it has none."""
 
     def __str__(self) -> str:
         return (

@@ -11,7 +11,7 @@ before the next backward, for which it needs the scale. For any other optimizer 
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -53,6 +53,17 @@ class LossScale:
             self.good = 0
 
 
+class UpdateOutcome(NamedTuple):
+    """What became of an update."""
+
+    learning_rate: float | None
+    """That of the first parameter group, before the schedule's step for the update; None: there is none."""
+    skipped: bool
+    """Whether it was skipped because the loss scale was too high."""
+    stuck: bool
+    """Whether it was skipped though no smaller scale would help: gradients are infinite or NaN."""
+
+
 class Update:
     """A process's optimizer, learning-rate schedule, gradient clipping and loss scale."""
 
@@ -88,11 +99,8 @@ class Update:
         """Whether a whole update has the gradients of all parameters of the model."""
         self._schedule = _make_schedule(training, self.optimizer)
         self._scale = LossScale(enabled=scaled)
-        self.skips = 0
-        """Updates that were skipped because the scale was too high, of those that are decided."""
-        self.stuck = False
-        """Whether the last update was skipped though no smaller scale would help: gradients are infinite or NaN."""
-        self._rate_before: float | None = None
+        self.on_end: Callable[[UpdateOutcome], object] | None = None
+        """Called with the outcome of each update, in their order, once the host knows it."""
         self._clip_norm = training.clip_norm
         self.parameters = [parameter for _, parameter in parameters]
         """Those of this process, in the order of the model."""
@@ -126,16 +134,6 @@ class Update:
         return self._schedule
 
     @property
-    def learning_rate(self) -> float | None:
-        """Learning rate of the first parameter group, after the schedule's last step; None without an optimizer."""
-        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
-
-    @property
-    def learning_rate_before(self) -> float | None:
-        """That before the schedule's step for the last update."""
-        return self.learning_rate if self._schedule is None else self._rate_before
-
-    @property
     def decided(self) -> bool:
         """Whether the host knows if the last update was made or skipped."""
         return self._outcome is None
@@ -144,7 +142,7 @@ class Update:
         """Waits until the host knows if the last update was made or skipped; adjusts scale and schedule."""
         if self._outcome is not None and not self._waiting:
             outcome, self._outcome = self._outcome, None
-            self._end(made=bool(outcome()))
+            self.end(made=bool(outcome()))
 
     def step(self, chosen: Collection[torch.nn.Parameter] | None = None) -> None:
         """Updates parameters, and clears their gradients.
@@ -184,7 +182,18 @@ class Update:
                 parameter.grad = gradient
         self._waiting = self._waiting - now
         if not self._waiting and self.decided:
-            self._end(made=self._made)
+            self.end(made=self._made)
+
+    def end(self, *, made: bool = True) -> None:
+        """Ends an update, made or skipped: :meth:`step` does so; others call it who step the optimizer themselves."""
+        self._made_before = self._made_before or made
+        if self.on_end is not None:
+            # Below 1 it is no overflow that a smaller scale could cure.
+            curable = self._scale.factor >= 2
+            self.on_end(UpdateOutcome(self._learning_rate(), not made and curable, not made and not curable))
+        if self._schedule is not None and made:
+            self._schedule.step()
+        self._scale.update(finite=made)
 
     def _begin(self) -> None:
         """Removes the loss scale from all gradients, clips them, and finds out whether the update is made."""
@@ -201,17 +210,9 @@ class Update:
         else:
             self._made = bool(finite)
 
-    def _end(self, *, made: bool) -> None:
-        self._made_before = self._made_before or made
-        # Below 1 it is no overflow that a smaller scale could cure.
-        curable = self._scale.factor >= 2
-        self.skips += not made and curable
-        self.stuck = not made and not curable
-        if self._schedule is not None:
-            self._rate_before = self.learning_rate
-            if made:
-                self._schedule.step()
-        self._scale.update(finite=made)
+    def _learning_rate(self) -> float | None:
+        rate = None if self.optimizer is None else self.optimizer.param_groups[0].get("lr")
+        return None if rate is None else float(rate)
 
     def _scale_and_clip(self) -> torch.Tensor:
         """Removes the loss scale from all gradients and clips them, if their norm is finite; returns whether it is."""

@@ -13,7 +13,7 @@ from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.training_job import Training
-from deeppool.training.update import Update
+from deeppool.training.update import Update, UpdateOutcome
 
 META = torch.device("meta")
 fetch = CpuDevice().fetch
@@ -50,24 +50,27 @@ def test_an_update_in_parts_is_the_update_of_all_at_once(clip_norm: float | None
     for orders in ([None, None, None], [[2, 0, 1], [0, 1, 2], [1, 2, 0]]):
         parameters = [nn.Parameter(torch.ones(4, device=place)) for _ in range(3)]
         update = update_of(parameters, rule, find_device(device), scaled=False)
-        for number, (given, order) in enumerate(zip(gradients, orders, strict=True)):
+        ended: list[UpdateOutcome] = []
+        update.on_end = ended.append
+        for given, order in zip(gradients, orders, strict=True):
             for parameter, gradient in zip(parameters, given, strict=True):
                 parameter.grad = gradient.clone()
             for chosen in [None] if order is None else [[parameters[position]] for position in order]:
                 update.step(chosen)
-            assert update.learning_rate_before == pytest.approx(0.1 * 0.5**number)
-            assert update.learning_rate == pytest.approx(0.05 * 0.5**number)
             assert all(parameter.grad is None for parameter in parameters)
+        assert ended == [(rate, False, False) for rate in (0.1, 0.05, 0.025)]
         trained.append(torch.stack([parameter.detach() for parameter in parameters]))
     assert torch.equal(*(parameters.cpu() for parameters in trained))
 
 
-def train_with_torchs_scaler(gradients: torch.Tensor, clip_norm: float | None) -> tuple[list[float], list[float]]:
-    """Trains a parameter by given scaled gradients as torch does; returns its values and all scales."""
+def train_with_torchs_scaler(
+    gradients: torch.Tensor, clip_norm: float | None
+) -> tuple[list[float], list[float], list[UpdateOutcome]]:
+    """Trains a parameter by given scaled gradients as torch does; returns its values, all scales and outcomes."""
     parameter = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    scaler, scales = torch.amp.GradScaler("cpu"), list[float]()
+    scaler, scales, outcomes = torch.amp.GradScaler("cpu"), list[float](), list[UpdateOutcome]()
     for gradient in gradients:
         scaler.scale(torch.zeros(1))
         scales.append(scaler.get_scale())
@@ -77,9 +80,11 @@ def train_with_torchs_scaler(gradients: torch.Tensor, clip_norm: float | None) -
             nn.utils.clip_grad_norm_(parameter, clip_norm)
         scaler.step(optimizer)
         scaler.update()
-        if scaler.get_scale() >= scales[-1]:
+        made = scaler.get_scale() >= scales[-1]
+        outcomes.append(UpdateOutcome(optimizer.param_groups[0]["lr"], not made, False))
+        if made:
             schedule.step()
-    return parameter.tolist(), scales
+    return parameter.tolist(), scales, outcomes
 
 
 @pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
@@ -99,17 +104,19 @@ def test_updates_that_overflow_are_skipped_as_by_torchs_scaler(
         clip_norm=clip_norm,
     )
     update = update_of([parameter], rule, found, scaled=True)
-    scales = []
+    scales, ended = list[float](), list[UpdateOutcome]()
+    update.on_end = ended.append
     for number, gradient in enumerate(gradients):
         scales.append(update.scale.factor)
         parameter.grad = (gradient * scales[-1]).to(parameter.device)
         update.step()
         # The first update that is made creates the momentum; torch's fused SGD must not skip that one.
         assert update.decided == (not fused or number < 2)
+        assert len(ended) == number + update.decided
     update.decide()
-    assert update.skips == 3
-    values, expected = train_with_torchs_scaler(gradients, clip_norm)
+    values, expected, outcomes = train_with_torchs_scaler(gradients, clip_norm)
     assert scales == expected
+    assert ended == outcomes
     assert parameter.tolist() == pytest.approx(values, rel=1e-6)
 
 
@@ -169,12 +176,14 @@ def test_an_optimizer_of_some_parameters_goes_on_after_the_others_overflowed() -
     kept, left_out = (nn.Parameter(torch.ones(2)) for _ in range(2))
     rule = Training(optimizer=lambda named: torch.optim.SGD(named[:1], lr=0.1))
     update = update_of([kept, left_out], rule, CpuDevice(), scaled=True)
+    ended: list[UpdateOutcome] = []
+    update.on_end = ended.append
     for factor in (torch.inf, 1.0):
         kept.grad = torch.full((2,), update.scale.factor)
         left_out.grad = torch.full((2,), factor)
         update.step()
         assert kept.grad is None and left_out.grad is None
-    assert update.skips == 1
+    assert [outcome.skipped for outcome in ended] == [True, False]
     assert kept.tolist() == pytest.approx([0.9, 0.9])
 
 
@@ -182,17 +191,13 @@ def test_gradients_that_no_loss_scale_makes_finite_are_told_of() -> None:
     parameter = nn.Parameter(torch.ones(2))
     rule = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
     update = update_of([parameter], rule, CpuDevice(), scaled=True)
-    stuck = []
-    for _ in range(18):
-        parameter.grad = torch.full((2,), torch.nan)
+    ended: list[UpdateOutcome] = []
+    update.on_end = ended.append
+    for value in [torch.nan] * 18 + [1.0]:
+        parameter.grad = torch.full((2,), value)
         update.step()
-        stuck.append(update.stuck)
     # From 65,536 to 1 by halves.
-    assert stuck == [False] * 16 + [True] * 2
-    assert update.skips == 16
-    parameter.grad = torch.ones(2)
-    update.step()
-    assert not update.stuck
+    assert ended == [(0.1, True, False)] * 16 + [(0.1, False, True)] * 2 + [(0.1, False, False)]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ class WaveDriver:
             last.backward.wait()
         with wave.stream.current(), torch.no_grad():
             wave.average(other.raw if self._averages else None)
+            # Set after this driver was made, of the trainer's own rule alone.
+            wave.step.rule.on_end = self._trainer.update.on_end
             wave.update()
             other.skip_update()
         self._averages = True
