@@ -86,6 +86,7 @@ class WaveDriver:
             # Set after this driver was made, of the trainer's own rule alone.
             wave.step.rule.on_end = self._trainer.update.on_end
             wave.update()
+        with other.stream.current():
             other.skip_update()
         self._averages = True
 
