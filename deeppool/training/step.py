@@ -35,7 +35,7 @@ from deeppool.training.gradient_sum import GradientSum, OneRank
 from deeppool.training.graph_replay import fixed_inputs, replayed
 from deeppool.training.precision import boundary_types
 from deeppool.training.segment_run import SegmentPass, SegmentRun
-from deeppool.training.training_job import Training
+from deeppool.training.training_job import Training, refuse_gradient_hooks
 from deeppool.training.update import Update
 from deeppool.training.value_flow import LocalFlow, ValueFlow
 
@@ -129,9 +129,9 @@ class TrainingStep:
         self.passes = self._passes(device, place, precision, training.accumulation)
         # A replay has no moments at which single gradients are ready.
         self._announces_early = announces_early and not self.replays
-        self._set_buckets(_bucket_per_part(parts) if buckets is None else buckets)
+        buckets = _bucket_per_part(parts) if buckets is None else buckets
         names = {parameter: name for name, parameter in parameters.items()}
-        mine = [(names[parameter], parameter) for bucket in self.buckets for parameter in bucket.parameters]
+        mine = [(names[parameter], parameter) for bucket in buckets for parameter in bucket.parameters]
         order = {name: position for position, name in enumerate(parameters)}
         self.rule = Update(
             sorted(mine, key=lambda named: order[named[0]]),
@@ -144,6 +144,9 @@ class TrainingStep:
             scaled=precision == "fp16",
         )
         """Optimizer, learning-rate schedule, clipping and loss scale."""
+        # The model's own, or those of the functions that have made the optimizer and its schedule.
+        refuse_gradient_hooks(captured.graph.model, captured.source)
+        self._set_buckets(buckets)
         self.before_compute: Callable[[], None] = lambda: None
         """Called at the start of :meth:`compute`."""
         self.iterations = 0

@@ -136,6 +136,20 @@ def _check_function(rule: Training, name: str, *, required: bool = False) -> Non
         )
 
 
+def refuse_gradient_hooks(name: str, model: "torch.nn.Module") -> None:
+    """Refuses hooks on gradients: they would see those of a rank's samples, in the sender of a job none.
+
+    Raises:
+        InvalidValueError: a parameter of the model has one.
+    """
+    for each, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise InvalidValueError(
+                f"'{each}' of {name} has a hook on its gradient, which would not see the sum over all ranks (remove "
+                "the hook: clip_norm= clips gradients, and a step_pre_hook of the optimizer sees these sums)"
+            )
+
+
 def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
     """Saves a job for the processes of this run; ``folder`` must be private, as its writers can run code.
 
@@ -143,13 +157,8 @@ def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
         InvalidValueError: the job cannot be pickled, or its model has a hook on a gradient, which pickling drops.
         RunError: the file cannot be written.
     """
-    for name, parameter in () if isinstance(job.model, str) else job.model.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise InvalidValueError(
-                f"'{name}' of {job.model_name} has a hook on its gradient, which would not run in the processes of the "
-                "run (remove the hook: clip_norm= clips gradients, and a step_pre_hook of the optimizer sees their "
-                "sums over all ranks)"
-            )
+    if not isinstance(job.model, str):
+        refuse_gradient_hooks(job.model_name, job.model)
     save_pickled(job, "the job", Path(folder) / LAUNCHED)
 
 

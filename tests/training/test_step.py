@@ -11,7 +11,7 @@ from deeppool.device.cpu import CpuDevice
 from deeppool.device.emulated import tensor as emulated_tensor
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
-from deeppool.errors import RunError
+from deeppool.errors import InvalidValueError, RunError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.extract import extract
 from deeppool.graph.capture.placement import place_model
@@ -252,3 +252,26 @@ def test_each_input_is_sent_to_the_device_once(parts: int, monkeypatch: pytest.M
     step.compute([reader(host)])
     device.synchronize()
     assert sent == [tuple(tensor.shape) for tensor in host]
+
+
+@pytest.mark.parametrize("where", ["model", "optimizer", "schedule"])
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_gradient_that_is_made_in_the_process_is_refused(kind: str, where: str) -> None:
+    def hooked(parameters: Sequence[torch.nn.Parameter]) -> None:
+        getattr(parameters[-1], kind)(lambda value: None)
+
+    def optimizer(named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
+        if where == "optimizer":
+            hooked([parameter for _, parameter in named])
+        return torch.optim.SGD(named, lr=0.1)
+
+    def schedule(made: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        if where == "schedule":
+            hooked(made.param_groups[0]["params"])
+        return torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
+
+    job = Job(CpuDevice())
+    if where == "model":
+        hooked(list(job.model.parameters()))
+    with pytest.raises(InvalidValueError, match=r"^'.*\.bias' of Model has a hook on its gradient, which"):
+        job.step(training=Training(optimizer=optimizer, schedule=schedule), announces_early=True)
