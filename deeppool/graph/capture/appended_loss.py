@@ -12,7 +12,7 @@ from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
-from deeppool.graph.capture.custom_gradients import autograd_functions, check_gradients
+from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes
 from deeppool.graph.capture.losses import classification_loss, main_output, token_loss
@@ -75,10 +75,10 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         target = torch.as_tensor(target)  # of NumPy, or one number
         candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
     module = _LossModule(loss or (token_loss if of_tokens else classification_loss), structure)
-    with autograd_functions() as functions:
+    with lost_backwards() as lost:
         exported = _export(module, examples, scores, candidates, name, check=loss is not None)
-    if functions:
-        _check_gradients(module, exported, functions, name)
+    if lost:
+        _check_gradients(module, exported, lost, name)
     _check_no_parameters(exported, program, name)
     devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
     # The model lies where its user put it, also on a device that this package does not know; the examples on the host.
@@ -137,9 +137,7 @@ def _target_of_export() -> torch.Tensor:
     return found
 
 
-def _check_gradients(
-    module: _LossModule, exported: torch.export.ExportedProgram, functions: list[str], name: str
-) -> None:
+def _check_gradients(module: _LossModule, exported: torch.export.ExportedProgram, lost: list[str], name: str) -> None:
     """Raises if the exported loss has other gradients by the model's outputs than the loss itself."""
     data = [
         torch.randn_like(x).requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
@@ -147,7 +145,7 @@ def _check_gradients(
     ]
     leaves = [x for x in data if isinstance(x, torch.Tensor) and x.requires_grad]
     program = exported.module(check_guards=False)
-    check_gradients(f"the loss of {name}", functions, lambda: module(*data), lambda: program(*data), leaves)
+    check_gradients(f"the loss of {name}", lost, lambda: module(*data), lambda: program(*data), leaves)
 
 
 def _append(program: fx.GraphModule, loss: Any, values: list[Any], output: fx.Node) -> set[str]:

@@ -24,7 +24,7 @@ from deeppool.graph.capture.appended_loss import Loss, append_loss
 from deeppool.graph.capture.batch_sizes import check_sizes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.constants import fold_constants
-from deeppool.graph.capture.custom_gradients import autograd_functions, check_gradients
+from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
@@ -139,14 +139,14 @@ def _capture_module(
     report: Progress,
 ) -> CapturedModel:
     report(f"exporting {name}", 0.2)
-    with autograd_functions() as functions:
+    with lost_backwards() as lost:
         exported = _export_model(module, name, inputs)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
     inline_regions(program)
     _check_operators(program, name)
-    if functions:
-        _check_gradients(module, program, inputs, functions, name)
+    if lost:
+        _check_gradients(module, program, inputs, lost, name)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     report(f"the loss of {name}", 0.6)
@@ -252,14 +252,14 @@ def _examples(
 
 
 def _check_gradients(
-    module: nn.Module, program: fx.GraphModule, inputs: tuple[Input, ...], functions: list[str], name: str
+    module: nn.Module, program: fx.GraphModule, inputs: tuple[Input, ...], lost: list[str], name: str
 ) -> None:
     """Raises if an exported model has other gradients than the model itself."""
     positional, named = _examples(module, inputs, random=True)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     check_gradients(
         name,
-        functions,
+        lost,
         lambda: module(*positional, **named),
         lambda: program(*positional, **named),
         trained,

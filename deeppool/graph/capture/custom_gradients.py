@@ -1,7 +1,8 @@
-"""Check of gradients where code runs its own autograd functions, of which torch.export loses the backward.
+"""Check of gradients where code runs its own autograd functions or hooks on gradients, which torch.export loses.
 
-Autograd then derives the traced forward, which is right for a function that only saves memory, and wrong for one whose
-backward is another function, such as a straight-through estimate. Such code runs once, as it is and as exported.
+Autograd then derives the traced forward, which is right for a function that only saves memory and for a hook that only
+observes, and wrong for one that computes another gradient, such as a straight-through estimate. Such code runs once, as
+it is and as exported.
 """
 
 import contextlib
@@ -18,27 +19,33 @@ TOLERANCE = 1e-3
 
 
 @contextlib.contextmanager
-def autograd_functions() -> Iterator[list[str]]:
-    """Yields the names of the subclasses of ``torch.autograd.Function`` that run, as they do."""
+def lost_backwards() -> Iterator[list[str]]:
+    """Yields what runs of which torch.export loses the backward, as it does: autograd functions, hooks on tensors."""
     names: list[str] = []
-    original = vars(torch.autograd.Function)["apply"]
+    original, registered = vars(torch.autograd.Function)["apply"], torch.Tensor.register_hook
 
     def apply(function: type, *args: Any, **kwargs: Any) -> Any:
         # torch makes one for each custom operator, which export keeps.
         if not function.__name__.startswith("GeneratedBackwardFor_"):
-            names.append(function.__name__)
+            names.append(f"{function.__name__}, a torch.autograd.Function whose backward")
         return original.__func__(function, *args, **kwargs)
 
+    def register_hook(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Any:
+        names.append("Tensor.register_hook, whose hook")
+        return registered(tensor, hook)  # type: ignore[no-untyped-call]  # of torch
+
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+    torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     try:
         yield names
     finally:
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        torch.Tensor.register_hook = registered  # type: ignore[method-assign]
 
 
 def check_gradients(
     what: str,
-    functions: Sequence[str],
+    lost: Sequence[str],
     own: Callable[[], Any],
     exported: Callable[[], Any],
     leaves: Sequence[torch.Tensor],
@@ -48,7 +55,7 @@ def check_gradients(
 
     Args:
         what: name of the code, for errors.
-        functions: names of its autograd functions.
+        lost: what it runs, of :func:`lost_backwards`.
         own: runs the source.
         exported: runs the exported code on the same data.
         leaves: tensors to differentiate by.
@@ -67,9 +74,8 @@ def check_gradients(
                 buffer.copy_(value)
     if not same:
         raise CaptureError(
-            f"{what} runs {functions[0]}, a torch.autograd.Function whose backward torch.export loses: its gradients "
-            "would differ (write it by operators: x + (f(x) - x).detach() passes gradients on; torch.utils.checkpoint "
-            "needs use_reentrant=False)"
+            f"{what} runs {lost[0]} torch.export loses: its gradients would differ (write it by operators: "
+            "x + (f(x) - x).detach() passes gradients on; torch.utils.checkpoint needs use_reentrant=False)"
         )
 
 

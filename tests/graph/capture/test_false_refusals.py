@@ -264,6 +264,19 @@ class Applies(nn.Module):
         return self.head(self.function.apply(self.body(x)))
 
 
+class Hooked(Applies):
+    """One that changes gradients by a hook on a value of its forward."""
+
+    def __init__(self, factor=2):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        x = self.body(x)
+        x.register_hook(lambda gradient: self.factor * gradient)
+        return self.head(x)
+
+
 class Mapped(nn.Module):
     def __init__(self):
         super().__init__()
@@ -295,6 +308,11 @@ def test_an_autograd_function_whose_backward_is_the_derivative_is_captured():
     assert names == ["body", "mul", "head"]
 
 
+def test_a_hook_that_leaves_the_gradients_as_they_are_is_captured():
+    names = [layer.name for layer in capture(Hooked(factor=1), (8,)).graph.layers]
+    assert names == ["body", "head"]
+
+
 def test_a_loss_may_leave_autograd_but_not_have_a_backward_that_export_loses():
     def focal(scores, target):
         errors = F.cross_entropy(scores, target, reduction="none")
@@ -316,6 +334,7 @@ def test_a_loss_may_leave_autograd_but_not_have_a_backward_that_export_loses():
     ("kind", "error"),
     [
         (Applies, r"^Applies runs Sign, a torch.autograd.Function whose backward torch.export loses: its gradients"),
+        (Hooked, r"^Hooked runs Tensor.register_hook, whose hook torch.export loses: its gradients"),
         (Mapped, r"^Mapped runs _add_batch_dim, a transformation of functions"),
         (Detector, r"^Detector takes targets in training and returns losses, as detectors do: .*backbone\)$"),
         (Halves, r"^Halves makes samples depend on each other, by slice: "),
