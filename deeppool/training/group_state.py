@@ -49,7 +49,7 @@ class StepsOfSome:
                 have no gradient, too.
 
         Raises:
-            InvalidValueError: it changes a value of a group by the gradients.
+            InvalidValueError: it changes a value of a group by the gradients, or adds one.
         """
         if self._names:
             set_group_values(self._optimizer, self._before)
@@ -77,10 +77,13 @@ class StepsOfSome:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         if found := changed_values(counted, after):
+            name = min(found)
+            does = f"adds '{name}' to its groups"
+            if any(name in group for group in self._before):
+                does = f"computes '{name}' from the gradients of all parameters"
             raise InvalidValueError(
-                f"a step of {type(self._optimizer).__name__} computes '{min(found)}' from the gradients of all "
-                "parameters, and here a step has those of some (choose another optimizer, or a plan whose layers all "
-                "have all GPUs and no gradient_sync)"
+                f"a step of {type(self._optimizer).__name__} {does}, and here a step has the gradients of some (choose "
+                "another optimizer, or a plan whose layers all have all GPUs and no gradient_sync)"
             )
 
 

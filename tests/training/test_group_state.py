@@ -53,6 +53,15 @@ class Collecting(torch.optim.Optimizer):
                     parameter.sub_(parameter.grad * (group["lr"] + group["distance"]))
 
 
+class Late(torch.optim.SGD):
+    """Counts its steps in its groups from the first one on, as timm's Adan and LAMB do."""
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+        super().step()
+
+
 def train(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], step: Step) -> list[torch.Tensor]:
     """Returns the parameters after some updates with an exponential schedule."""
     parameters = [nn.Parameter(torch.ones(2)) for _ in range(3)]
@@ -179,6 +188,12 @@ def test_an_update_in_parts_changes_once_what_has_no_gradient_in_a_part(
 def test_a_step_size_from_the_gradients_of_all_parameters_is_refused_in_parts(step: Step) -> None:
     with pytest.raises(InvalidValueError, match="a step of Collecting computes 'distance' from the gradients of all"):
         train(Collecting, step)
+
+
+@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
+def test_a_count_that_the_first_step_makes_is_refused_in_parts(step: Step) -> None:
+    with pytest.raises(InvalidValueError, match="a step of Late adds 'step' to its groups, and here a step has the"):
+        train(Late, step)
 
 
 def test_a_process_with_some_parameters_counts_but_cannot_take_a_step_size_from_all() -> None:
