@@ -12,7 +12,7 @@ schedule (``deeppool.planning.evaluate.schedule``).
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,16 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkSlowness:
+    """Factors by which what a layer sends took longer than planned: that of the slowest link it crosses."""
+
+    transfers: tuple[float, ...]
+    """Per layer, of the transfers of its inputs, between its GPUs and those of its predecessors."""
+    all_reduces: tuple[float, ...]
+    """Per layer, of its all-reduce, between its own GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
 class StragglingIterations:
     """Times of many iterations of a plan, as arrays over iterations."""
 
@@ -38,8 +48,7 @@ class StragglingIterations:
     """Start of the updates per iteration."""
     slowness: NDArray[np.float64]
     """Factor by which each GPU computed slower than planned, of shape (iterations, gpus)."""
-    network: tuple[float, ...]
-    """Factor by which the transfers and the all-reduce of each layer took longer."""
+    network: NetworkSlowness
     inputs: tuple[Times, ...]
     """Times as in :class:`deeppool.planning.evaluate.schedule.IterationSchedule`; the GPUs in each layer's order."""
     backward: tuple[Times, ...]
@@ -56,14 +65,14 @@ class StragglingIterations:
         slow = float(self.slowness[iteration, gpu])
         seconds = []
         for index, layer in enumerate(plan.layers):
-            net = self.network[index]
+            summing = self.network.all_reduces[index]
             seconds.append(
                 LayerTimes(
-                    layer.reshard * net,
+                    layer.reshard * self.network.transfers[index],
                     layer.forward * slow,
                     layer.backward * slow,
-                    layer.sync * net,
-                    layer.all_reduce * net,
+                    layer.sync * summing,
+                    layer.all_reduce * summing,
                     layer.update * slow,
                 )
             )
@@ -95,17 +104,23 @@ def _updates(plan: Plan) -> NDArray[np.float64]:
     return seconds
 
 
-def network_slowness(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
-    """Returns, per layer, the factor by which the slowest link between its GPUs lengthens its transfers."""
+def network_slowness(plan: Plan, conditions: Conditions) -> NetworkSlowness:
+    """Returns, per layer, by which factors its transfers and its all-reduce take longer."""
     node, inside, between = plan.cluster.gpus_per_node, plan.cluster.inside, plan.cluster.between
     planned = min(inside.bandwidth, between.bandwidth)
     actual = min(inside.bandwidth * conditions.inside_bandwidth, between.bandwidth * conditions.between_bandwidth)
-    found = []
-    for layer in plan.layers:
-        parties = {*layer.gpus}.union(*(plan.layers[source].gpus for source in layer.predecessors))
-        one_node = min(parties) // node == max(parties) // node
-        found.append(1 / conditions.inside_bandwidth if one_node else planned / actual)
-    return tuple(found)
+
+    def among(gpus: Collection[int]) -> float:
+        one_node = min(gpus) // node == max(gpus) // node
+        return 1 / conditions.inside_bandwidth if one_node else planned / actual
+
+    return NetworkSlowness(
+        tuple(
+            among({*layer.gpus}.union(*(plan.layers[source].gpus for source in layer.predecessors)))
+            for layer in plan.layers
+        ),
+        tuple(among(layer.gpus) for layer in plan.layers),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +136,7 @@ class _PassState:
 class _IterationSimulation:
     """All iterations at once, since they are independent of one another."""
 
-    def __init__(self, plan: Plan, slow: NDArray[np.float64], network: tuple[float, ...]) -> None:
+    def __init__(self, plan: Plan, slow: NDArray[np.float64], network: NetworkSlowness) -> None:
         self.plan, self.slow, self.network = plan, slow, network
         self.free = np.zeros_like(slow)
         """When each GPU finished its last computation or transfer."""
@@ -159,7 +174,7 @@ class _IterationSimulation:
                 begin = self._begin(step, state, moves=layer.reshard > 0)
                 self.inputs[step] = begin
                 computing = layer.forward * self.slow[:, self.columns[layer.gpus]]
-                state = self._ended(step, begin + layer.reshard / 2 * self.network[step] + computing)
+                state = self._ended(step, begin + layer.reshard / 2 * self.network.transfers[step] + computing)
             else:
                 state = _join([self._forward(lane, state) for lane in step])
         return state
@@ -174,7 +189,7 @@ class _IterationSimulation:
                 self.computed[step] = now
                 now = self._all_reduce(step, now)
                 self.gradients[step] = now
-                moving = np.full((1, 1), layer.reshard / 2 * self.network[step])
+                moving = np.full((1, 1), layer.reshard / 2 * self.network.transfers[step])
                 now = self.sent[step] = self._beside(layer.gpus, now, moving)
                 state = self._ended(step, now)
                 if layer.reshard > 0:
@@ -212,7 +227,7 @@ class _IterationSimulation:
             if share_gpus(others, layer.gpus):
                 start = np.maximum(start, end)
         self.sync[index] = start
-        end = start + layer.all_reduce * self.network[index]
+        end = start + layer.all_reduce * self.network.all_reduces[index]
         self.channels[layer.gpus] = end
         self.running.append((layer.gpus, start, end))
         return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)

@@ -182,6 +182,22 @@ def test_transfers_take_longer_on_slow_links_and_computing_does_not(gpus_per_nod
     assert found.iteration_time == pytest.approx(3.0 + 2.0 * slower)
 
 
+@pytest.mark.parametrize(
+    ("inside", "between", "expected"), [(1.0, 0.5, 3.0 + 2.0 + 1.0), (0.25, 1.0, 3.0 + 2.0 + 4.0), (0.5, 1.0, 6.0)]
+)
+def test_an_all_reduce_inside_a_node_is_as_slow_as_its_links_whatever_the_inputs_cross(inside, between, expected):
+    # Inputs come from both nodes, gradients are summed in one.
+    made = plan_of(
+        layer("conv", 4, forward=1.0, backward=1.0), layer("fc", 2, forward=1.0, reshard=1.0, sync=1.0), gpus=4
+    )
+    links = Link(2e9, 0.0, "by hand"), Link(1e9, 0.0, "by hand")
+    found = simulate(
+        replace(made, cluster=Cluster(4, "by hand", 2, *links)),
+        conditions=Conditions(inside_bandwidth=inside, between_bandwidth=between),
+    )
+    assert found.iteration_time == pytest.approx(expected)
+
+
 def test_iterations_of_one_seed_are_the_same_and_of_another_differ():
     made = two_layer_plan()
     conditions = Conditions(jitter=0.1, straggling=0.1, seed=7)
