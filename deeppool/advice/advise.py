@@ -1,6 +1,7 @@
 """``dp.advise``: advice on a model and a cluster."""
 
 import shlex
+from dataclasses import replace
 
 import torch
 
@@ -96,4 +97,7 @@ def cluster_option(cluster: Cluster, profile: Profile) -> str:
     """Returns the option of a command that names a cluster; empty for the default of the profile."""
     if cluster == cluster_for(profile, cluster.gpus):
         return ""
-    return f" --cluster {cluster.name if cluster.name in PRESETS else 'CLUSTER.json'}"
+    # One of other links may have the name of a preset: it is the default of ``Cluster``.
+    preset = PRESETS.get(cluster.name)
+    is_preset = preset is not None and replace(preset, gpus=cluster.gpus) == cluster
+    return f" --cluster {cluster.name if is_preset else 'CLUSTER.json'}"

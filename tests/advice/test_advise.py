@@ -6,6 +6,7 @@ import pytest
 
 import deeppool as dp
 from deeppool import figures
+from deeppool.advice.advise import cluster_option
 from deeppool.advice.record import Advice, DataParallelTime, Finding
 from deeppool.advice.techniques import ordered_transfers
 from deeppool.cluster.cluster import Cluster, Link
@@ -142,6 +143,13 @@ def test_the_next_steps_make_the_profile_and_the_plan_that_they_name() -> None:
     assert steps[0] == "  make drawn.json"
     made = "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o plan.json"
     assert steps[1].startswith(f"  {made}, then deeppool train plan.json ")
+
+
+def test_the_next_steps_name_a_preset_for_clusters_that_are_one() -> None:
+    profile = chain((0, 1e-3, 0))
+    assert cluster_option(dp.find_cluster("ethernet-25g", 4), profile) == " --cluster ethernet-25g"
+    # It has the name of the DGX A100, whose nodes have 8 GPUs.
+    assert cluster_option(Cluster(4, gpus_per_node=2), profile) == " --cluster CLUSTER.json"
 
 
 def test_transfers_in_the_order_of_need_run_beside_the_next_forward() -> None:
