@@ -97,7 +97,7 @@ def simulate_collocated_plan(
         iterations: number of simulated iterations.
 
     Raises:
-        InvalidValueError: no interference was measured for the background's priority.
+        InvalidValueError: no interference was measured for the background's priority, or it has a share of the device.
     """
     batch = background.batch_sizes[-1] if background_batch is None else background_batch
     found: dict[int, CollocatedSimulation] = {}
@@ -140,8 +140,13 @@ def simulate_gpu(
         iterations: number of simulated iterations.
 
     Raises:
-        InvalidValueError: no interference was measured for the background's priority.
+        InvalidValueError: no interference was measured for the background's priority, or it has a share of the device.
     """
+    if sharing.share is not None:
+        raise InvalidValueError(
+            f"interference is of jobs that a device divides by their priority, not of a share of {sharing.share:g} "
+            "(leave share out, or run it)"
+        )
     times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
     seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
     pieces = [SimulatedPiece(seconds=one) for one in seconds if one > 0]

@@ -6,6 +6,7 @@ import pytest
 
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.errors import InvalidValueError
 from deeppool.planning.planner import plan
 from deeppool.records import files
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -58,6 +59,12 @@ def test_a_background_gets_less_of_short_waits_and_inside_transfers():
         for one in (same_for_all(1.0, 0.0), short)
     ]
     assert naive[0] == naive[1]
+
+
+def test_a_share_of_the_device_is_refused_as_interference_is_of_priorities():
+    foreground, background = made()
+    with pytest.raises(InvalidValueError, match=r"not of a share of 0.2 \(leave share out, or run it\)"):
+        simulate_collocated_plan(foreground, background, same_for_all(0.5, 0.5), Sharing(share=0.2))
 
 
 def test_the_most_slowed_gpu_delays_the_plan():
