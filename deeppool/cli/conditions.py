@@ -46,6 +46,7 @@ def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":
     Raises:
         InvalidValueError: a text is no GPU with its speed, or an argument is out of its bounds.
     """
+    from deeppool.cluster.cluster import MAXIMUM_GPUS
     from deeppool.simulation.plan.conditions import Conditions
 
     by_gpu: dict[int, float] = {}
@@ -57,5 +58,7 @@ def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":
             raise InvalidValueError(f"a speed is, for example, 3=0.5 for GPU 3 at half, got '{text}'") from None
         if number < 0:
             raise InvalidValueError(f"GPUs count from 0, got the speed '{text}'")
+        if number >= MAXIMUM_GPUS:
+            raise InvalidValueError(f"a cluster has at most {MAXIMUM_GPUS} GPUs, from 0 on, got the speed '{text}'")
         by_gpu[number] = speed
     return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)

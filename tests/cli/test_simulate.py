@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import deeppool as dp
 from deeppool.cli import app
+from deeppool.cli.conditions import conditions
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
@@ -157,6 +158,9 @@ def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
     assert "GPUs count from 0, got the speed '-1=0.5'" in str(simulate(folder, "plan.json", "--speed=-1=0.5").exception)
+    # As many speeds would fill the memory.
+    with pytest.raises(InvalidValueError, match=r"at most 1048576 GPUs, from 0 on, got the speed '9999999999=0.5'"):
+        conditions(["9999999999=0.5"])
     for strategy in ("all", "collocated"):
         refused = simulate(folder, "trace.json", "--gpus", 4, "--speed", "4=0.5", "--strategy", strategy).exception
         assert "up to GPU 4, the cluster has 4 GPUs, the last of which is 3" in str(refused)
