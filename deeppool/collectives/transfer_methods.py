@@ -68,7 +68,7 @@ def fused_transfers(
         now += cycle
         found = [each for each in waiting if ready[each.part] <= now]
         waiting = waiting[len(found) :]
-        for members in _buckets(found, fusion, fusion):
+        for members in _fused(found, fusion):
             batch = replace(price_batch(members, ready, price), ready=now, waiting_part=0)
             batches.append(batch)
             # The thread that looks is the one that sends.
@@ -119,6 +119,18 @@ def _buckets(gradients: Sequence[Gradient], size: float, first: float) -> list[l
         if sum(each.size for each in bucket) >= (size if found else first):
             found.append(filling.pop(gradient.dtype))
     return [*found, *filling.values()]
+
+
+def _fused(gradients: Sequence[Gradient], size: float) -> list[list[Gradient]]:
+    """Puts adjacent ones of a type together up to a size, as Horovod's coordinator does; a larger one is alone."""
+    found: list[list[Gradient]] = []
+    for gradient in gradients:
+        together = [*found[-1], gradient] if found else []
+        if together and gradient.dtype == together[0].dtype and sum(each.size for each in together) <= size:
+            found[-1].append(gradient)
+        else:
+            found.append([gradient])
+    return found
 
 
 def _plan(parts: Sequence[PartTimes], transfers: tuple[PlannedTransfer, ...], size: float) -> TransferPlan:

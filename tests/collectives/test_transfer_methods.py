@@ -1,5 +1,7 @@
 """Plans of transfers by other rules, against what these rules give by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool.collectives.batching import Gradient
@@ -67,6 +69,19 @@ def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
     # At 2.5 it sends c for 3 s, then looks again at 8.
     assert moments(plan) == [("c", 2.5, 5.5), ("b", "a", 8.0, 10.0)]
     assert plan.iteration_time == 10 + 3
+
+
+def test_horovod_fuses_no_more_than_fits_its_buffer() -> None:
+    sizes = {"e": 30, "d": 10, "c": 11, "b": 25, "a": 5}
+    gradients = [Gradient(name, size, 0) for name, size in sizes.items()]
+    plan = fused_transfers(PARTS[:1], gradients, price, fusion=20, cycle=2.5)
+    # A larger one travels alone.
+    assert [each.gradients for each in plan.transfers] == [("e",), ("d",), ("c",), ("b",), ("a",)]
+    plan = fused_transfers(PARTS[:1], gradients, price, fusion=30, cycle=2.5)
+    assert [each.gradients for each in plan.transfers] == [("e",), ("d", "c"), ("b", "a")]
+    other = [replace(each, dtype="float16") if each.name == "c" else each for each in gradients]
+    plan = fused_transfers(PARTS[:1], other, price, fusion=1000, cycle=2.5)
+    assert [each.gradients for each in plan.transfers] == [("e", "d"), ("c",), ("b", "a")]
 
 
 def test_servers_sum_each_gradient_by_itself_and_return_sums_in_the_order_of_need() -> None:
