@@ -106,6 +106,26 @@ def test_nothing_to_compare_and_an_unknown_task_are_refused() -> None:
         make_task("words", 0, {})
 
 
+@pytest.mark.parametrize(
+    ("task", "sizes"),
+    [
+        ("digits", {"batch": 3, "images": 16}),
+        ("digits", {"batch": 32, "images": 16}),
+        ("hyperplane", {"batch": 3}),
+        ("hyperplane", {"batch": 64, "samples": 32}),
+    ],
+)
+def test_ranks_without_samples_and_epochs_without_a_batch_are_refused(task, sizes: dict[str, int]) -> None:
+    with pytest.raises(InvalidValueError, match=f"got 4 ranks, batches of {sizes['batch']} and epochs of "):
+        compare_modes(task, fixed([0.0] * 4), ranks=4, **sizes)
+
+
+@pytest.mark.parametrize(("clock", "step"), [("wall", -0.1), ("virtual", 0.0)])
+def test_steps_that_take_no_time_are_refused(clock, step: float) -> None:
+    with pytest.raises(InvalidValueError, match="a step takes some time, got "):
+        compare_modes("digits", fixed([0.0]), ranks=1, step=step, clock=clock)
+
+
 def test_on_a_virtual_clock_gradients_are_computed_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more, the small shares of many ranks took 4 to 15 times as long on a busy machine."""
     seen, gradient = set(), VirtualTraining.gradient

@@ -11,7 +11,7 @@ from deeppool.execution.comparison.turns import joined_ranks
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.processes.managed_process import Message
 from deeppool.runs.mode_comparison.record import VIRTUAL, ModeComparison, ModePoint, ModeTraining
-from deeppool.runs.mode_comparison.tasks import TaskName, make_task
+from deeppool.runs.mode_comparison.tasks import TaskName, check_sizes, make_task
 from deeppool.runs.mode_comparison.virtual_clock import train_on_virtual_clock
 
 COMPARED: tuple[Mode, ...] = ("full", "straggler-aware", "majority", "solo")
@@ -57,7 +57,7 @@ def compare_modes(
         sizes: arguments of the task.
 
     Raises:
-        InvalidValueError: nothing to compare.
+        InvalidValueError: nothing to compare, or ranks without a sample of a batch.
         RankFailedError: a rank failed; every process has ended by then.
         RunCancelledError: this thread's run was cancelled; the same.
     """
@@ -66,6 +66,9 @@ def compare_modes(
             f"at least one mode, seed, rank, update and point, got {len(modes)}, {len(seeds)}, {ranks}, {updates} and "
             f"{points}"
         )
+    check_sizes(task, ranks, sizes)
+    if step < 0 or (clock == "virtual" and not step):
+        raise InvalidValueError(f"a step takes some time, got {step:g} s")
     order = [(mode, seed) for seed in seeds for mode in modes]
     every, report = max(1, updates // points), on_progress or (lambda what, share: None)
     trainings = []

@@ -1,5 +1,6 @@
 """What is trained by each mode: the paper's hyperplane regression, and its ResNet on small images, scaled down."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -167,6 +168,26 @@ def decay(updates: int) -> tuple[int, int]:
 
 def make_task(name: str, seed: int, sizes: dict[str, Any]) -> ComparedTask:
     """Makes a task; ``sizes`` are the arguments of its class."""
+    return _task(name)(seed, **sizes)
+
+
+def check_sizes(name: str, ranks: int, sizes: dict[str, Any]) -> None:
+    """Checks that a task has a sample of each batch for every rank, and a batch an epoch.
+
+    Raises:
+        InvalidValueError: it has not, or there is no such task.
+    """
+    given = inspect.signature(_task(name)).bind(0, **sizes)
+    given.apply_defaults()
+    batch, samples = given.arguments["batch"], given.arguments["images" if name == "digits" else "samples"]
+    if not ranks <= batch <= samples:
+        raise InvalidValueError(
+            f"every rank has a sample of each batch, and an epoch a batch, got {ranks} ranks, batches of {batch} and "
+            f"epochs of {samples}"
+        )
+
+
+def _task(name: str) -> type[Hyperplane] | type[Digits]:
     if name not in _TASKS:
         raise InvalidValueError(f"a task is one of {', '.join(_TASKS)}, got {name!r}")
-    return _TASKS[name](seed, **sizes)
+    return _TASKS[name]
