@@ -47,6 +47,8 @@ class Kernel:
     """Bytes that are read a second time, from the second-level cache where they are still in it."""
     row_bytes: int = 0
     """Bytes that a thread block reads before it reads them again; 0: all are read before any is read again."""
+    whole_table: bool = False
+    """Whether an operator on rows of a table takes so many that it reads all of it; fewer samples take a part."""
 
 
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
@@ -131,24 +133,27 @@ def kernels_of(
     if name == "embedding":
         # Reads the selected rows, not the whole table.
         return [Kernel(name, "memory", _size([args[1]]) + 2 * _size(outputs))]
-    moved = _size(inputs) + _size(outputs) - _untouched(name, args, outputs[0])
+    untouched, whole_table = _untouched(name, args, outputs[0])
+    moved = _size(inputs) + _size(outputs) - untouched
     if "pool" in name:
         return [Kernel(name, "window", moved, window_reads=_pooled(name, args, outputs[0]))]
     again, row = _read_again(name, args)
-    return [Kernel(name, "memory", moved, again_bytes=again, row_bytes=row)]
+    return [Kernel(name, "memory", moved, again_bytes=again, row_bytes=row, whole_table=whole_table)]
 
 
-def _untouched(name: str, args: tuple[Any, ...], output: torch.Tensor) -> int:
-    """Returns the bytes among the arguments and results that an operator on some rows of a table leaves alone."""
+def _untouched(name: str, args: tuple[Any, ...], output: torch.Tensor) -> tuple[int, bool]:
+    """Returns the bytes that an operator on some rows of a table leaves alone, and whether it leaves none of it."""
     if name in ("index", "index_select", "gather"):
-        return max(0, _size(args[:1]) - _size([output]))
-    if name == "_embedding_bag":
-        table, indices = args[:2]
-        taken: int = indices.numel() * table.shape[1] * table.element_size()
-        return max(0, _size([table]) - taken)
-    if name in ADDS_ROWS:
-        return 2 * max(0, _size(args[:1]) - _size([args[ADDS_ROWS[name]]]))
-    return 0
+        taken = _size([output])
+    elif name == "_embedding_bag":
+        taken = args[1].numel() * args[0].shape[1] * args[0].element_size()
+    elif name in ADDS_ROWS:
+        taken = _size([args[ADDS_ROWS[name]]])
+    else:
+        return 0, False
+    left = max(0, _size(args[:1]) - taken)
+    # What is added to is read and written.
+    return (2 if name in ADDS_ROWS else 1) * left, not left
 
 
 def _read_again(name: str, args: tuple[Any, ...]) -> tuple[int, int]:
@@ -287,5 +292,13 @@ def is_channels_last(*tensors: torch.Tensor) -> bool:
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
-    """Returns the bytes in memory; an expanded tensor occupies only its storage."""
-    return sum(min(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)
+    """Returns the bytes in memory; an expanded tensor occupies only those of what it was expanded from."""
+    return sum(min(_elements(x) * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    """Returns the elements that are not repeated along a dimension."""
+    strides = tensor.stride()
+    if 0 not in strides:
+        return tensor.numel()
+    return math.prod(size if step else min(size, 1) for size, step in zip(tensor.shape, strides, strict=True))

@@ -68,7 +68,8 @@ def model_works(
 
     Samples do not depend on each other, so FLOPs, bytes and rows are straight lines over the batch: the model runs at
     the ends of ``batches``. Where the kernels at the ends differ, which they do at 1 if broadcasting saves some there,
-    it also runs at the second smallest batch, and where these differ at every batch.
+    and if more samples read all rows of a table, it also runs at the second smallest batch, and where these differ at
+    every batch.
     """
     sizes = sorted(set(batches))
     found: dict[int, tuple[LayerWork, ...]] = {}

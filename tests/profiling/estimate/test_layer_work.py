@@ -370,6 +370,33 @@ def test_kernels_between_two_batches_are_those_of_the_model_at_that_batch(shuffl
         assert found[batch] == model_work(shufflenet, batch, autocast=autocast)
 
 
+class TwoTables(nn.Module):
+    """Takes rows of a table of 20 for each sample, and puts one of a table of 30 before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.first, self.head = nn.Embedding(20, 4), nn.Embedding(30, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        rows = self.table.weight[x.long()]
+        first = self.first.weight[:1].expand(x.shape[0], 1, 4)
+        return self.head(torch.cat([first, rows], 1).mean(1))
+
+
+def test_kernels_of_tables_are_those_of_each_batch_until_all_rows_are_read():
+    captured = capture(TwoTables(), (3,))
+    found = model_works(captured, (1, 4, 9, 40))
+    assert found == {batch: model_work(captured, batch) for batch in found}
+    for batch in found:
+        (taken,) = (k for work in found[batch] for k in work.forward if k.operator == "index")
+        # Positions, rows that are read, of which there are 20, and rows that are written.
+        assert taken.bytes == 3 * batch * 8 + min(3 * batch, 20) * 16 + 3 * batch * 16
+        assert taken.whole_table == (3 * batch >= 20)
+    # A row that is repeated for each sample is read once.
+    joined = [k.bytes for k in (k for work in found[40] for k in work.forward) if k.operator == "cat"]
+    assert joined == [16 + 16 * 3 * 40 + 16 * 4 * 40]
+
+
 @pytest.mark.parametrize(
     "model, expected",
     [
