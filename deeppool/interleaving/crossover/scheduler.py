@@ -131,8 +131,8 @@ class CrossoverScheduler:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """Names of the jobs, in the order of turns."""
-        return tuple(self._members or self._first)
+        """Names of the jobs that train now, in the order of turns; before that, of those that will."""
+        return tuple(self._first if self._running is None and not self._members else self._members)
 
     def __enter__(self) -> "CrossoverScheduler":
         with ExitStack() as stack:
@@ -174,7 +174,7 @@ class CrossoverScheduler:
                 at once.
 
         Raises:
-            InvalidValueError: a number of steps below that already made.
+            InvalidValueError: a number of steps below that already made, or no jobs.
             RankFailedError: a rank died, hung or ran out of memory; every process has ended by then.
             DocumentError: a checkpoint cannot be written.
         """
@@ -282,6 +282,8 @@ class CrossoverScheduler:
 
     def _set_goals(self, steps: int | Sequence[int]) -> None:
         self._ranks()
+        if not self._members:
+            raise InvalidValueError("all jobs have left, so that there is nothing to train (add one)")
         goals = list(steps) if isinstance(steps, Iterable) else [steps] * len(self._members)
         if len(goals) != len(self._members):
             raise InvalidValueError(f"{len(self._members)} jobs have {len(goals)} numbers of steps (one for each)")

@@ -66,6 +66,10 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
         resumed = crossover.train(5).jobs[0]
         assert same(resumed.checkpoint, found["Sequential-4"].checkpoint)
         finished = crossover.train(12).jobs[0]
+        crossover.remove("Sequential")
+        assert crossover.jobs == ()
+        with pytest.raises(InvalidValueError, match=r"nothing to train \(add one\)"):
+            crossover.train(13)
     assert resumed.resumed_from == found["Sequential"].checkpoint
     assert same(finished.checkpoint, found["Sequential-2"].checkpoint)
     assert not same(finished.checkpoint, found["Sequential-4"].checkpoint)
