@@ -102,6 +102,18 @@ def test_a_given_plan_that_does_not_sum_each_gradient_once_is_refused(patterns: 
         check_given(plan, gradients)
 
 
+def test_a_given_plan_that_sends_a_gradient_in_two_batches_is_refused() -> None:
+    gradients = [Gradient("a", 8, 0), Gradient("b", 16, 0), Gradient("c", 4, 0)]
+    # Each batch is sent once, and each has another first gradient.
+    transfers = (transfer(("a", "b"), 24), transfer(("c", "b"), 20))
+    plan = TransferPlan((PartTimes("part", 1.0, 1.0, (0, 1)),), transfers, None, None)
+    with pytest.raises(InvalidValueError, match=r"sends b 2 times \(send a batch once, or in two halves\)"):
+        check_given(plan, gradients)
+    whole = transfer(("a", "b", "c"), 28)
+    with pytest.raises(InvalidValueError, match="sends a batch of no gradients"):
+        check_given(replace(plan, transfers=(whole, transfer((), 0))), gradients)
+
+
 def test_a_given_plan_of_an_unknown_pattern_is_refused() -> None:
     plan = TransferPlan((PartTimes("part", 1.0, 1.0, (0, 1)),), (transfer(("a",), 8, pattern="rign"),), None, None)
     with pytest.raises(InvalidValueError, match=r"sends a by rign, .*of library, ring, halving-doubling"):
