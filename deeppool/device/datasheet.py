@@ -58,6 +58,8 @@ class GpuSheet:
     """Fewest multiprocessors of a green context, and the step above that."""
     source: str
     reach: Reach = Reach()
+    bf16: bool = True
+    """Whether its tensor cores multiply numbers in bf16, too, and not in fp16 alone."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -74,8 +76,13 @@ class GpuSheet:
         return (
             f"{self.name}: {self.title}, {self.multiprocessors} multiprocessors, {self.memory / 1e9:.0f} GB at "
             f"{self.bandwidth / 1e12:.3g} TB/s; fp32 {format_rate(self.fp32 / 1e12)}, {tf32}, "
-            f"bf16/fp16 {format_rate(self.half / 1e12)} TFLOP/s ({self.source})"
+            f"{'bf16/' * self.bf16}fp16 {format_rate(self.half / 1e12)} TFLOP/s ({self.source})"
         )
+
+    def check_bf16(self) -> None:
+        """Raises InvalidValueError if the tensor cores multiply no numbers in bf16, which would count as fp16."""
+        if not self.bf16:
+            raise InvalidValueError(f"the tensor cores of {self.title} multiply no bf16 numbers (take fp16)")
 
     def granted(self, multiprocessors: int) -> int:
         """Returns how many multiprocessors a green context has that asks for some: whole steps, within the GPU."""
@@ -163,6 +170,7 @@ GPUS = {
             *_VOLTA,
             "NVIDIA Tesla V100 GPU architecture white paper",
             Reach(fp32=0.92),
+            bf16=False,
         ),
         GpuSheet(
             "rtx3090",

@@ -135,6 +135,8 @@ class EmulatedDevice:
         """Returns a null context: 32-bit arithmetic has one mode, that of the CPU."""
         if precision == "tf32":
             raise InvalidValueError("precision tf32 needs an NVIDIA GPU, got device emulated (use fp32, bf16 or fp16)")
+        if precision == "bf16" and self.sheet is not None:
+            self.sheet.check_bf16()
         return nullcontext()
 
     def named_range(self, name: str) -> AbstractContextManager[object]:

@@ -61,8 +61,8 @@ def estimate(
         A profile whose ``provenance`` is ``estimated`` and whose ``method`` states the cost model and its known error.
 
     Raises:
-        InvalidValueError: unknown GPU, another precision than that of the calibration, or batch sizes that are not
-            positive.
+        InvalidValueError: unknown GPU, one without products in the precision, another precision than that of the
+            calibration, or batch sizes that are not positive.
     """
     source = kernel_times(gpu, precision)
     sizes = distinct_sizes(batch_sizes)

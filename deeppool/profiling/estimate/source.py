@@ -46,7 +46,8 @@ def kernel_times(gpu: str | Path | GpuSheet | Calibration, precision: Precision 
         precision: None: tf32 by a data sheet, and that of a calibration.
 
     Raises:
-        InvalidValueError: unknown GPU, or another precision than that of the calibration.
+        InvalidValueError: unknown GPU, one without products in the precision, or another precision than that of the
+            calibration.
         DocumentError: the file is neither.
     """
     if isinstance(gpu, str | Path) and is_file(gpu) and _is_calibration(gpu):
@@ -71,8 +72,14 @@ class SheetTimes:
     device, threads = "cuda", 1
 
     def __init__(self, sheet: GpuSheet, precision: Precision) -> None:
-        """Takes the rates of a data sheet in a precision."""
+        """Takes the rates of a data sheet in a precision.
+
+        Raises:
+            InvalidValueError: the GPU has no products in the precision.
+        """
         check_precision(precision)
+        if precision == "bf16":
+            sheet.check_bf16()
         self._sheet, self.precision = sheet, precision
         self.device_name, self.error = sheet.title, ACCURACY[precision].median
         self.update_per_byte = ACCESSES / sheet.bandwidth

@@ -211,6 +211,13 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(name: str) -> No
         find_device(name)
 
 
+def test_a_gpu_without_products_in_bf16_is_not_emulated_in_it(device: EmulatedDevice) -> None:
+    with device.arithmetic("bf16"), new_device("v100").arithmetic("fp16"):
+        pass
+    with pytest.raises(InvalidValueError, match="Tesla V100-SXM2-32GB multiply no bf16 numbers"):
+        new_device("v100").arithmetic("bf16")
+
+
 def test_seconds_are_those_of_the_estimate(device: EmulatedDevice) -> None:
     a, b = (torch.ones(512, 1024, device=device.torch_device()) for _ in range(2))
     stamps = []
