@@ -1,5 +1,6 @@
 """The cluster on which a profile is planned when none is named."""
 
+import re
 from dataclasses import replace
 
 from deeppool.cluster.cluster import Cluster, find_cluster
@@ -24,4 +25,8 @@ def cluster_for(profile: Profile, gpus: int, name_or_file: str | None = None) ->
         return find_cluster(name_or_file, gpus)
     found = (f"dgx-{gpu.lower()}" for gpu in ("H100", "H200") if gpu in profile.device_name)
     dgx, sheet = find_cluster(next(found, "dgx-a100"), gpus), sheet_of(profile.device_name)
-    return dgx if sheet is None or dgx.name != "dgx-a100" else replace(dgx, memory=sheet.memory)
+    if sheet is None or dgx.name != "dgx-a100":
+        return dgx
+    # GPUs of one data sheet come with more or less of it, and their names say how much.
+    named = re.search(r"\b(\d+)GB\b", profile.device_name)
+    return replace(dgx, memory=sheet.memory if named is None else 1e9 * int(named[1]))

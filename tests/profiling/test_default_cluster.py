@@ -34,6 +34,7 @@ def test_a_gpu_is_planned_in_its_dgx_also_in_virtual_time(gpu: str) -> None:
         ("NVIDIA A100-SXM4-40GB", 40e9),
         ("NVIDIA A100 SXM4 80GB", 80e9),
         ("NVIDIA A100-SXM4-80GB", 80e9),
+        ("Tesla V100-SXM2-16GB", 16e9),
         ("NVIDIA L4", 24e9),
         ("NVIDIA of tomorrow", 40e9),
     ],
