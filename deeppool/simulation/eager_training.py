@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collectives.partial.rounds import Firing, Rounds, shape_of
@@ -92,8 +93,9 @@ def simulate_eager_training(
         training: takes part with real gradients; what is left in send buffers at the end is one more update.
 
     Raises:
-        InvalidValueError: no update, or a negative all-reduce.
+        InvalidValueError: no update, a negative all-reduce, or a gradient that never ends.
     """
+    updates = whole_number("updates", updates, least=None)
     if updates < 1 or not 0 <= all_reduce < math.inf:
         raise InvalidValueError(
             f"at least 1 update is simulated, with all-reduces of 0 s or more, got {updates} and {all_reduce:g} s"
@@ -144,7 +146,13 @@ class _Simulator:
     def _start(self, rank: int, now: float) -> None:
         """Lets a rank compute its next gradient."""
         self._step[rank] = int(self._state.applied[rank]) if self._skips else self._step[rank] + 1
-        heapq.heappush(self._events, (now + self._compute(rank, self._step[rank]), rank))
+        seconds = self._compute(rank, self._step[rank])
+        if not 0 <= seconds < math.inf:
+            raise InvalidValueError(
+                f"a gradient takes a finite time of 0 s or more, got {seconds:g} s of rank {rank} in update "
+                f"{self._step[rank]}"
+            )
+        heapq.heappush(self._events, (now + seconds, rank))
         if self._training is not None:
             self._gradients[rank] = self._training.gradient(rank, self._step[rank])
 

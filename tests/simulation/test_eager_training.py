@@ -1,5 +1,7 @@
 """Simulated eager-SGD against timelines drawn by hand and closed forms."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,14 @@ def test_no_update_and_a_negative_all_reduce_are_refused() -> None:
     for updates, all_reduce in ((0, 0.0), (1, -1.0)):
         with pytest.raises(InvalidValueError, match="at least 1 update is simulated"):
             simulate_eager_training(FiringRule(2), lambda rank, step: 1.0, updates, all_reduce=all_reduce)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_gradients_that_never_end_are_refused(seconds: float) -> None:
+    with pytest.raises(InvalidValueError, match=rf"of 0 s or more, got {seconds:g} s of rank 1 in update 0"):
+        simulate_eager_training(FiringRule(2), lambda rank, step: seconds if rank else 1.0, 3)
+
+
+def test_updates_are_whole_ones() -> None:
+    with pytest.raises(InvalidValueError, match=r"updates must be a whole number, got 2\.5"):
+        simulate_eager_training(FiringRule(2), lambda rank, step: 1.0, 2.5)
