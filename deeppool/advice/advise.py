@@ -15,6 +15,7 @@ from deeppool.advice.techniques import (
     partial_collectives,
     two_waves,
 )
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import PRESETS, Cluster, as_cluster
 from deeppool.device.protocol import Precision
@@ -29,6 +30,7 @@ from deeppool.profiling.table import Profile
 
 
 @interruptible
+@typed
 def advise(
     model: Profile | CapturedModel | torch.nn.Module | str,
     cluster: Cluster | int,

@@ -4,8 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from deeppool.base.arguments import check_arguments
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -24,15 +22,11 @@ def interrupted(name: str) -> KeyboardInterrupt:
 
 
 def interruptible(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a long public call: its KeyboardInterrupt bears the name of the outermost call.
-
-    It refuses arguments of other types, too, as :func:`deeppool.base.arguments.typed` does.
-    """
+    """Decorates a long public call: its KeyboardInterrupt bears the name of the outermost call."""
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
-            check_arguments(function, arguments, options)
             return function(*arguments, **options)
         except KeyboardInterrupt:
             # Leaving the function has ended its processes.

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from deeppool.base import serialization
 from deeppool.base.cancellation import Cancellation, cancellable
-from deeppool.base.interruption import interruptible
 from deeppool.errors import DocumentError, RunError
 from deeppool.units import format_seconds
 
@@ -116,7 +115,6 @@ def running() -> tuple[RegisteredRun, ...]:
 def registered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorates a function that takes ``on_progress``: :func:`running` lists its calls until they return."""
 
-    @interruptible
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
         if _IN_REGISTERED_RUN.get():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
@@ -29,6 +30,7 @@ from deeppool.units import format_bytes
 
 
 @interruptible
+@typed
 def plan(
     profile: Profile,
     cluster: Cluster | int,
@@ -165,6 +167,7 @@ def plan_from_costs(
 
 
 @interruptible
+@typed
 def frontier(
     profile: Profile,
     cluster: Cluster | int,

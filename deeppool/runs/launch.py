@@ -7,6 +7,8 @@ builds the record (:mod:`deeppool.runs.launch_record`).
 
 from contextlib import closing
 
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.live_sample import OnSample
 from deeppool.base.number_checks import positive_number, real_number, seed_number, whole_number
 from deeppool.base.run_control import RunControl
@@ -28,6 +30,8 @@ from deeppool.runs.interleaved_measurement import InterleavedMeasurement
 from deeppool.runs.launch_record import add_cost_saved, build_run_record, mark_emulated
 
 
+@interruptible
+@typed
 @registered
 def launch(
     plan: Plan,

@@ -6,6 +6,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
 from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
@@ -32,6 +34,8 @@ from deeppool.runs.training_state import ReplanTrigger, TrainingSettings
 from deeppool.training.training_job import TrainingJob
 
 
+@interruptible
+@typed
 @registered
 def train(
     plan: Plan,

@@ -43,6 +43,7 @@ def inner() -> None:
     compute()
 
 
+@interruptible
 @registered
 def outer(*, on_progress: Any = None) -> None:
     inner()

@@ -8,6 +8,8 @@ from functools import partial
 
 import torch
 
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.cpu_bench import CpuBench
@@ -29,6 +31,8 @@ PAIRS_IN_A_WAIT = 20
 does few steps in short waits."""
 
 
+@interruptible
+@typed
 @registered
 @all_hardware_queues()
 def measure_interference(

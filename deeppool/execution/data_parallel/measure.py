@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.base.timeline import Timeline
@@ -32,6 +34,8 @@ WARM_UP = 6
 """Updates before a method is measured: those of its plan, and one by it."""
 
 
+@interruptible
+@typed
 @registered
 def measure_transfers(
     job: TrainingJob,

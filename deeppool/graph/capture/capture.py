@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import torch
 from torch import fx, nn
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import seed_number
 from deeppool.errors import CaptureError, InvalidValueError
@@ -74,6 +75,7 @@ class CapturedModel:
 
 
 @interruptible
+@typed
 def capture(
     model: nn.Module | str,
     input_shape: Shapes | None = None,

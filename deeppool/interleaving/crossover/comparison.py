@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.patterns import LIBRARY
@@ -42,6 +43,7 @@ WARM_UP_ROUNDS = 2
 
 
 @interruptible
+@typed
 def compare_orders(
     jobs: Sequence[TrainingJob],
     *,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
@@ -14,6 +15,7 @@ from deeppool.training.training_job import TrainingJob
 
 
 @interruptible
+@typed
 def measure_jobs(
     jobs: Sequence[TrainingJob],
     *,

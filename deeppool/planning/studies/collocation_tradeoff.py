@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster
@@ -21,6 +22,7 @@ from deeppool.units import format_bytes
 
 
 @interruptible
+@typed
 def share(
     profile: Profile,
     cluster: Cluster | int,

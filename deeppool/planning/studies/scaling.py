@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster, Link
@@ -56,6 +57,7 @@ UNKNOWN = (MissingProfileError, MissingStepsError, PlanError)
 
 
 @interruptible
+@typed
 def scaling(
     profile: Profile,
     steps: StepsToAccuracy,

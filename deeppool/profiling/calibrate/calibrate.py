@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.run_registry import registered
 from deeppool.device.calibration import Calibration
 from deeppool.device.environment import package_versions
@@ -22,6 +24,8 @@ SECONDS = 1.5
 """Default limit of the measurement of one network at one batch size."""
 
 
+@interruptible
+@typed
 @registered
 def calibrate(
     *,

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
@@ -29,6 +30,7 @@ amplification is relative to a layer's time. Proportional to the batch, because 
 
 
 @interruptible
+@typed
 def estimate(
     model: CapturedModel | torch.nn.Module | str,
     input_shape: Shapes | None = None,

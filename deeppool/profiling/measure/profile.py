@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
@@ -49,6 +51,8 @@ SHORTEST = 1e-9
 """Minimum seconds of a layer: a layer of views takes no measurable time, and amplification divides by it."""
 
 
+@interruptible
+@typed
 @registered
 def profile(
     model: CapturedModel | torch.nn.Module | str,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
@@ -47,6 +49,8 @@ RANK_BYTES = 300 * 2**20
 Backend = Literal["auto", "gloo", "nccl"]
 
 
+@interruptible
+@typed
 @registered
 def measure_network(
     ranks: int | None = None,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
+from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collectives.buckets import BUCKET_BYTES
@@ -31,6 +33,8 @@ from deeppool.training.training_job import TrainingJob, save_job
 WORKER = "deeppool.runs.technique_comparison.rank"
 
 
+@interruptible
+@typed
 @registered
 def compare_techniques(
     job: TrainingJob,

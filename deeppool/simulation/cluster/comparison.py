@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number
 from deeppool.cluster.cluster import Cluster, as_cluster
@@ -88,6 +89,7 @@ class ClusterComparison:
 
 
 @interruptible
+@typed
 def compare_strategies(
     trace: WorkloadTrace,
     cluster: Cluster | int,

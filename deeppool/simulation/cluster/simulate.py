@@ -12,6 +12,7 @@ the job is placed: a job that is spread over more nodes than that would be slowe
 
 from collections.abc import Mapping
 
+from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.sharing import Policy, Sharing, find_sharing
@@ -27,6 +28,7 @@ from deeppool.simulation.plan.conditions import Conditions
 
 
 @interruptible
+@typed
 def simulate_cluster(
     trace: WorkloadTrace,
     cluster: Cluster | int,
