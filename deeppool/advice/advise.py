@@ -3,8 +3,6 @@
 import shlex
 from dataclasses import replace
 
-import torch
-
 from deeppool.advice.layer_times import layer_times, names_profile, profile_command
 from deeppool.advice.record import Advice, DataParallelTime, fastest_of
 from deeppool.advice.techniques import (
@@ -19,7 +17,7 @@ from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.cluster.cluster import PRESETS, Cluster, as_cluster
 from deeppool.device.protocol import Precision
-from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.capture import CapturedModel, Model
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.planning.evaluate.baselines import data_parallel_times
@@ -32,7 +30,7 @@ from deeppool.profiling.table import Profile
 @interruptible
 @typed
 def advise(
-    model: Profile | CapturedModel | torch.nn.Module | str,
+    model: Profile | CapturedModel | Model,
     cluster: Cluster | int,
     global_batch: int,
     *,

@@ -27,10 +27,7 @@ def whole_number(name: str, value: Any, least: int | None = 1, most: int | None 
     Raises:
         InvalidValueError: it is no whole number, or out of its bounds.
     """
-    try:
-        found = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        found = None
+    found = as_whole(value)
     if found is None:
         wanted = "a whole number"
     elif least is not None and found < least:
@@ -58,11 +55,7 @@ def real_number(name: str, value: Any) -> float:
     Raises:
         InvalidValueError: it is no number.
     """
-    try:
-        # Text that reads like a number is none.
-        found = None if isinstance(value, bool | str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one by a tensor of several
-        found = None
+    found = as_real(value)
     if found is None:
         raise InvalidValueError(f"{name} must be a number, got {shown(value)}")
     return found
@@ -83,6 +76,23 @@ def positive_number(name: str, value: Any, note: str = "") -> float:
     if not 0 < found < math.inf:
         raise InvalidValueError(f"{name} must be positive and finite, got {found:g}{note and f' ({note})'}")
     return found
+
+
+def as_whole(value: Any) -> int | None:
+    """Returns a whole number as Python's; None: it is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def as_real(value: Any) -> float | None:
+    """Returns a number as Python's; None: it is none."""
+    try:
+        # Text that reads like a number is none.
+        return None if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one by a tensor of several
+        return None
 
 
 def shown(value: Any) -> str:

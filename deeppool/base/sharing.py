@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 
@@ -54,8 +55,6 @@ class Sharing:
     """Location of the background; not a mechanism."""
 
     def __post_init__(self) -> None:
-        if self.home not in ("auto", *_HOMES):
-            raise InvalidValueError(f"home must be auto, process or thread, got '{self.home}'")
         for name, (most, meaning) in _BOUNDED.items():
             value = getattr(self, name)
             if value is None:
@@ -68,6 +67,7 @@ class Sharing:
         if self.pieces is not None:
             meaning = "it is how many pieces of the background's step may be in flight at once, for example 2, or None"
             object.__setattr__(self, "pieces", whole_number("pieces", self.pieces, note=meaning))
+        check_fields(self)
 
     @property
     def in_pieces(self) -> bool:

@@ -25,6 +25,7 @@ class Link:
     """Source of the two numbers: a data sheet, or a description of the measurement."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("bandwidth", "latency"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not 0 < self.bandwidth < math.inf:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base.arguments import check_fields
-from deeppool.base.number_checks import positive_number, whole_number
+from deeppool.base.number_checks import as_whole, positive_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
@@ -48,7 +48,6 @@ class BackgroundJob:
     must not raise. A job that is started again has not ended."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if isinstance(self.job, Job):
             object.__setattr__(self, "batch", self.job.batch)
         for name, value, least in (
@@ -59,6 +58,7 @@ class BackgroundJob:
         ):
             if value is not None:
                 object.__setattr__(self, name, whole_number(f"{name} of a background job", value, least))
+        check_fields(self)
         if self.budget is not None:
             positive_number("memory of a background job", self.budget, "in bytes, or as '2GB'")
 
@@ -156,7 +156,7 @@ class JobQueue:
         shared = [] if isinstance(jobs, Mapping) else list(jobs)
         by_rank = {rank: _listed(queue) for rank, queue in jobs.items()} if isinstance(jobs, Mapping) else {}
         for rank in by_rank:
-            if not 0 <= rank < ranks:
+            if as_whole(rank) is None or not 0 <= rank < ranks:
                 raise InvalidValueError(f"background jobs were given for rank {rank}; the ranks are 0 to {ranks - 1}")
         common = deque(shared)
         self._queues = {rank: deque(by_rank.get(rank, ())) if by_rank else common for rank in range(ranks)}

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 from deeppool.base import serialization
 from deeppool.base.arguments import check_fields
@@ -40,7 +40,7 @@ class Trials:
 
     job: Callable[..., TrainingJob]
     """Function that makes the training of a configuration, given as keywords: ``make_job(lr=0.1)``."""
-    configurations: Sequence[Mapping[str, Value]]
+    configurations: Sequence[Mapping[str, Annotated[Value, "its message says how to give other objects"]]]
     """Hyper-parameters of each trial: numbers, texts, booleans or None."""
     _: KW_ONLY
     steps: int

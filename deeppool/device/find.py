@@ -25,7 +25,8 @@ def find_device(kind: str = "auto", *, instead: str = "--device cpu") -> Device:
         DeviceUnavailableError: CUDA was requested and is not available.
         InvalidValueError: the kind is none of these, or there is no data sheet of its GPU.
     """
-    if kind != "auto" and find_kind(kind, also="auto").name == "emulated":
+    # An array is no name, and its comparison no truth value.
+    if not (isinstance(kind, str) and kind == "auto") and find_kind(kind, also="auto").name == "emulated":
         from deeppool.device.emulated.device import emulated_device
 
         return emulated_device(emulated_sheet(kind))

@@ -1,11 +1,14 @@
 """What differs between kinds of devices, for those who have no device at hand: planners, launchers, records."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
 from deeppool.device.datasheet import GPUS, GpuSheet, find_gpu
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
+
+DeviceName = Annotated[str, "the message of find_kind names the devices"]
+"""``cpu``, ``cuda``, ``emulated`` or ``emulated:GPU``; where a caller accepts it, ``auto``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.rounds import Delivery, shape_of
@@ -68,8 +69,9 @@ class EagerSGD:
     ranks_wait = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         # The number of ranks is not known yet: a quorum is compared with it when they join.
-        rule = self._rule(self.quorum or 1)
+        rule = self._rule(max(1, self.quorum or 1))
         shape_of(rule, self.delivery, 1, "float32")
         object.__setattr__(self, "timeout", positive_number("timeout", self.timeout, "seconds"))
 

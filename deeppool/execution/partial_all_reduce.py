@@ -23,6 +23,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.rounds import Delivery, RoundResult, shape_of
@@ -66,6 +67,7 @@ class PartialAllReduce:
     Ranks of one host sum in memory that they share; other ranks send each other messages over TCP.
     """
 
+    @typed
     def __init__(
         self,
         group: dist.ProcessGroup | None = None,

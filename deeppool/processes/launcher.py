@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
@@ -30,6 +30,7 @@ class WorkerSpec:
     """Core to run on; None: any."""
 
 
+@runtime_checkable
 class Launcher(Protocol):
     """Starts the ranks of a run on one machine or several."""
 

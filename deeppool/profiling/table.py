@@ -3,9 +3,9 @@
 import hashlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from deeppool.base.number_checks import whole_number
 from deeppool.device.kinds import find_kind, graphs_name
@@ -23,6 +23,8 @@ from deeppool.units import format_seconds
 
 MAXIMUM_SAMPLES = 10**9
 """Largest batch of one GPU."""
+BatchSizes = Sequence[Annotated[int, "the message of distinct_sizes gives an example"]]
+"""Per-GPU batch sizes of a profile."""
 
 
 def distinct_sizes(batch_sizes: Iterable[int]) -> tuple[int, ...]:

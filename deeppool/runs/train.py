@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
@@ -50,7 +51,7 @@ def train(
     replan_after: int | None = None,
     profile: Profile | None = None,
     launcher: Launcher | None = None,
-    background: Background | Trials | None = None,
+    background: Annotated[Background | Trials | None, "its message says what to put a job in"] = None,
     policy: Policy | Sharing | None = None,
     max_slowdown: float | None = None,
     gradient_sync: GradientSyncMethod | None = None,

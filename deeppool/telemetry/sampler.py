@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import psutil
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, real_number
 from deeppool.device.nvml import Nvml
 from deeppool.errors import InvalidValueError
@@ -34,6 +35,7 @@ class Sampler:
     print(sampler.telemetry())
     """
 
+    @typed
     def __init__(self, interval: float = INTERVAL) -> None:
         """Starts the thread.
 

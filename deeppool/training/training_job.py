@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number, seed_number, whole_number
 from deeppool.base.pickling import save_pickled
 from deeppool.errors import InvalidValueError
@@ -67,6 +68,7 @@ class Training:
             object.__setattr__(self, "clip_norm", positive_number("clip_norm", self.clip_norm, "None: no clipping"))
         _check_function(self, "optimizer", required=True)
         _check_function(self, "schedule")
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

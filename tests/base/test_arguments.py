@@ -1,14 +1,18 @@
 """Arguments that are no record: the file of one, and the function that makes one."""
 
 import inspect
+import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import deeppool as dp
+from deeppool.base import run_registry
 from deeppool.errors import DeeppoolError, InvalidValueError
 from tests.figures.records import two_layer_plan
 
@@ -112,13 +116,61 @@ def required(name: str) -> list[str]:
     return [x.name for x in parameters if x.default is x.empty and x.kind in (x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in dp.__all__ if inspect.isfunction(getattr(dp, name)) and required(name)]
-)
+FUNCTIONS = [name for name in dp.__all__ if inspect.isfunction(getattr(dp, name))]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if required(name)])
 def test_public_functions_refuse_objects_of_other_types_in_one_line(name) -> None:
     with pytest.raises(DeeppoolError, match=r"must be|a model is a") as refused:
         getattr(dp, name)(**{x: {} for x in required(name)})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if "on_progress" in inspect.signature(getattr(dp, name)).parameters]
+)
+def test_arguments_are_refused_before_a_run_is_registered(name, monkeypatch) -> None:
+    monkeypatch.setattr(run_registry, "_registration", None)  # which starts a thread
+    with pytest.raises(InvalidValueError, match="must be"):
+        getattr(dp, name)(**{x: {} for x in required(name)}, on_progress="print")
+
+
+ODD = (
+    None, "text", -1, math.nan, math.inf, 10**30, True, b"x", Path("x"), [1], [None], {"a": 1}, object(), int,
+    lambda: None, torch.tensor(2), torch.ones(3), np.int64(2), np.float32(2), np.ones(2),
+)  # fmt: skip
+VALID = {
+    "BackgroundJob": {"job": training_job()},
+    "Cluster": {"gpus": 2},
+    "Conditions": {},
+    "CrossoverScheduler": {"jobs": [training_job()] * 2, "global_batch": 8},
+    "EagerSGD": {"mode": "quorum", "quorum": 1},
+    "JobCosts": {"name": "a", "compute": 1.0, "communication": 0.5},
+    "Link": {"bandwidth": 1e9, "latency": 0.0, "source": "a"},
+    "Sharing": {},
+    "StepsTable": {"name": "a", "source": "b", "pairs": [(8, 100), (16, 60)]},
+    "TraceJob": {"name": "x", "role": "foreground", "source": "x", "iterations": 1},
+    "TrainingJob": {"model": "resnet18", "dataset": list, "optimizer": list},
+    "TransferScheduler": {},
+    "Trials": {"job": job, "configurations": [{"lr": 0.1}], "steps": 1, "folder": "trials"},
+    "WorkloadTrace": {"name": "a", "method": "b", "jobs": TRACE.jobs},
+    "pair_jobs": {"jobs": [dp.JobCosts(name, 1.0, 0.5) for name in "ab"]},
+    "plan": {"profile": dp.find_profile("vgg16-h200"), "cluster": 2, "global_batch": 8},
+    "simulate": {"plan": two_layer_plan()},
+    "simulate_cluster": {"trace": TRACE, "cluster": 2, "sources": {"x": two_layer_plan(2)}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, x) for name in VALID for x in inspect.signature(getattr(dp, name)).parameters]
+)
+def test_an_argument_of_an_odd_type_works_or_is_refused_but_fails_nowhere_inside(name, argument) -> None:
+    getattr(dp, name)(**VALID[name])
+    for value in ODD:
+        if argument == "on_progress" and callable(value):
+            continue  # it is called, and takes other arguments
+        with suppress(DeeppoolError):
+            getattr(dp, name)(**{**VALID[name], argument: value})
 
 
 def test_lists_of_other_kinds_and_seeds_of_torch_are_taken() -> None:

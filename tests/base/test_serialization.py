@@ -147,7 +147,7 @@ def test_numbers_of_numpy_are_those_of_python_in_a_file(tmp_path: Path) -> None:
     path = files.save(replace(CLUSTER, inside=link, memory=np.int64(40)), tmp_path / "mine.json")
     assert files.load(path) == replace(CLUSTER, memory=40)
     with pytest.raises(TypeError, match=r"a record holds what JSON has, got <object object .* of type object"):
-        serialization.to_json(replace(CLUSTER, name=object()))
+        serialization.to_json(replace(training_of(), model=object()))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")

@@ -113,7 +113,7 @@ def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero
         ({"timeout": True}, "timeout must be a number, got True"),
         ({"grace": "0"}, "grace must be a number, got '0'"),
         ({"average_every": 0}, "synchronous_every must be at least 1"),
-        ({"average_every": 1.5}, r"synchronous_every must be a whole number, got 1\.5"),
+        ({"average_every": 1.5}, r"average_every must be a whole number or None, got 1\.5"),
     ],
 )
 def test_impossible_settings_are_refused_before_any_rank_starts(settings: dict, phrase: str) -> None:

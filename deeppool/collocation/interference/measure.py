@@ -20,7 +20,7 @@ from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
-from deeppool.device.kinds import find_kind
+from deeppool.device.kinds import DeviceName, find_kind
 from deeppool.device.protocol import Device
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -37,7 +37,7 @@ does few steps in short waits."""
 @all_hardware_queues()
 def measure_interference(
     *,
-    device: str = "auto",
+    device: DeviceName = "auto",
     matrices: Sequence[int] | None = None,
     durations: Sequence[float] | None = None,
     arrangements: Sequence[str] | None = None,

@@ -15,6 +15,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
 from deeppool.device.environment import package_versions
+from deeppool.device.kinds import DeviceName
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
 from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
 from deeppool.job import Progress
@@ -42,7 +43,7 @@ def measure_transfers(
     *,
     global_batch: int,
     ranks: int = 2,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     methods: Sequence[str] = METHODS,
     repetitions: int = 5,
     iterations: int = 5,

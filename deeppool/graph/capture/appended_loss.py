@@ -11,7 +11,8 @@ from torch import fx, nn
 from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
-from deeppool.errors import CaptureError
+from deeppool.base.number_checks import shown
+from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes
@@ -72,7 +73,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         return _append_default(program, values[0], output, of_tokens)
     candidates = list(_candidates(scores, of_tokens))[: None if loss else 1]
     if target is not None:
-        target = torch.as_tensor(target)  # of NumPy, or one number
+        target = _as_tensor(target)
         candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
     module = _LossModule(loss or (token_loss if of_tokens else classification_loss), structure)
     with lost_backwards() as lost:
@@ -88,6 +89,14 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
     assert isinstance(loss_program, fx.GraphModule)
     inline_regions(loss_program)
     return _append(program, loss_program, values, output)
+
+
+def _as_tensor(target: Any) -> torch.Tensor:
+    """Returns the target of a sample, which may be NumPy's, or one number."""
+    try:
+        return torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidValueError(f"target must be a tensor, or what torch makes one of, got {shown(target)}") from None
 
 
 def _are_scores(value: torch.Tensor) -> bool:

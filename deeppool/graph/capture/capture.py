@@ -42,6 +42,9 @@ from deeppool.job import Progress
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+Model = Annotated[nn.Module | str, "its message names models"]
+"""A model, the name of a workload, or ``package.module:callable``."""
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedModel:
@@ -77,7 +80,7 @@ class CapturedModel:
 @interruptible
 @typed
 def capture(
-    model: nn.Module | str,
+    model: Model,
     input_shape: Shapes | None = None,
     *,
     input_dtype: Dtypes | None = None,

@@ -11,7 +11,7 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
-from deeppool.device.kinds import check_common_clock, find_kind
+from deeppool.device.kinds import DeviceName, check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns
 from deeppool.interleaving.crossover import measurements
@@ -49,7 +49,7 @@ def compare_orders(
     *,
     global_batch: int | Sequence[int],
     ranks: int = 2,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     all_reduce: str = LIBRARY,
     orders: Sequence[str] = ORDERS,
     repetitions: int = 5,

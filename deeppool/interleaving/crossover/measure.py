@@ -6,6 +6,7 @@ from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
+from deeppool.device.kinds import DeviceName
 from deeppool.device.protocol import Precision
 from deeppool.interleaving.crossover.named_jobs import named_jobs
 from deeppool.interleaving.crossover.round_time import JobCosts
@@ -21,7 +22,7 @@ def measure_jobs(
     *,
     global_batch: int | Sequence[int],
     ranks: int = 2,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     precision: Precision = "fp32",
     all_reduce: str = LIBRARY,
     steps: int = 6,

@@ -1,9 +1,10 @@
 """The jobs that share ranks, by names that are short, different from each other, and fit for a folder."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import as_whole, whole_number
 from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY
 from deeppool.errors import InvalidValueError
 from deeppool.training.training_job import TrainingJob
@@ -27,7 +28,8 @@ def named_jobs(
     Raises:
         InvalidValueError: there is no job, not one batch for each, or a setting out of range.
     """
-    batches = list(global_batch) if isinstance(global_batch, Iterable) else [global_batch] * len(jobs)
+    given: Any = global_batch  # a number of torch, too, looks like a list
+    batches: list[int] = list(given) if as_whole(given) is None else [given] * len(jobs)
     if not jobs or len(batches) != len(jobs):
         raise InvalidValueError(f"{len(jobs)} jobs have {len(batches)} global batches (give one for each, or one)")
     if all_reduce not in PATTERNS:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_bytes, format_seconds
@@ -40,6 +41,7 @@ class JobCosts:
         for name in ("compute", "communication"):
             object.__setattr__(self, name, real_number(f"{name} of '{self.name}'", getattr(self, name)))
         object.__setattr__(self, "memory", whole_number(f"memory of '{self.name}'", self.memory, least=None))
+        check_fields(self)
         if not (0 < self.compute < math.inf and 0 <= self.communication < math.inf and self.memory >= 0):
             raise InvalidValueError(
                 f"costs of '{self.name}' must be positive and finite, got {self.compute:g} s of computing, "

@@ -14,7 +14,7 @@ from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
-from deeppool.device.kinds import check_common_clock, check_precision
+from deeppool.device.kinds import DeviceName, check_common_clock, check_precision
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -81,7 +81,7 @@ class CrossoverScheduler:
         *,
         global_batch: int | Sequence[int],
         ranks: int = 2,
-        device: str = "cpu",
+        device: DeviceName = "cpu",
         precision: Precision = "fp32",
         all_reduce: str = LIBRARY,
         checkpoints: str | os.PathLike[str] | None = None,

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.base.arguments import typed
+from deeppool.base.number_checks import shown, whole_number
 from deeppool.device.find import device_of
 from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
@@ -71,8 +72,9 @@ class WaveletModelParallel:
             InvalidValueError: a number out of range, or a rule or a model that partitions cannot follow.
         """
         check_precision(precision)
-        captured = place_model(job.capture(), torch.device(place))
-        device = device_of(torch.device(place))
+        place, global_batch = _torch_device(place), whole_number("global_batch", global_batch)
+        captured = place_model(job.capture(), place)
+        device = device_of(place)
         communicator, self._global_batch = ProcessGroup(device), global_batch
         parts = parts or partitions(captured.graph, communicator.ranks)
         stages = rotated_stages(parts, communicator.ranks if waves is None else waves, global_batch)
@@ -259,6 +261,13 @@ def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
         if failure is not None:
             raise RunError(f"rank {rank}: {failure}")
     return [result for result, _ in found]
+
+
+def _torch_device(place: torch.device | str) -> torch.device:
+    try:
+        return torch.device(place)
+    except RuntimeError:
+        raise InvalidValueError(f"place must be a device of torch, such as cuda:0, got {shown(place)}") from None
 
 
 def _names(captured: CapturedModel, stage: Stage) -> list[str]:

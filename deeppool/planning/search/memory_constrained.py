@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deeppool.base.number_checks import LARGEST
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.errors import PlanError
@@ -115,7 +116,7 @@ class _Problem:
     """A cost table with the memory model and the capacity of a GPU."""
 
     def __init__(self, costs: CostTable, memory: MemoryModel, capacity: float) -> None:
-        self.costs, self.memory, self.capacity = costs, memory, math.floor(capacity)
+        self.costs, self.memory, self.capacity = costs, memory, min(math.floor(capacity), LARGEST)
         self.layers = len(costs.graph.layers)
         shards = [-(-memory.global_batch // count) for count in costs.gpu_counts]
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)

@@ -11,6 +11,7 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.run_registry import registered
 from deeppool.device.calibration import Calibration
 from deeppool.device.environment import package_versions
+from deeppool.device.kinds import DeviceName
 from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.job import Progress
@@ -29,7 +30,7 @@ SECONDS = 1.5
 @registered
 def calibrate(
     *,
-    device: str = "auto",
+    device: DeviceName = "auto",
     precision: Precision = "fp32",
     threads: int = 1,
     seconds: float = SECONDS,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
@@ -15,12 +14,12 @@ from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
 from deeppool.device.protocol import AUTOCAST, Precision
-from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.capture import CapturedModel, Model, capture
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.profiling.estimate.layer_work import LayerWork, model_works
 from deeppool.profiling.estimate.source import KernelTimes, kernel_times
-from deeppool.profiling.table import Measurement, Profile, distinct_sizes
+from deeppool.profiling.table import BatchSizes, Measurement, Profile, distinct_sizes
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -32,11 +31,11 @@ amplification is relative to a layer's time. Proportional to the batch, because 
 @interruptible
 @typed
 def estimate(
-    model: CapturedModel | torch.nn.Module | str,
+    model: CapturedModel | Model,
     input_shape: Shapes | None = None,
     *,
     gpu: str | Path | GpuSheet | Calibration,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
+    batch_sizes: BatchSizes = BATCH_SIZES,
     precision: Precision | None = None,
     output: str | Path | None = None,
     on_progress: Progress | None = None,

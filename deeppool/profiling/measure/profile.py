@@ -14,8 +14,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from deeppool.base import serialization
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
@@ -24,11 +22,11 @@ from deeppool.base.run_registry import registered
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.heap import memory_kept
-from deeppool.device.kinds import check_precision, find_kind, graphs_name
+from deeppool.device.kinds import DeviceName, check_precision, find_kind, graphs_name
 from deeppool.device.protocol import AUTOCAST, Device, Precision
 from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError, ProfileError
-from deeppool.graph.capture.capture import CapturedModel, capture
+from deeppool.graph.capture.capture import CapturedModel, Model, capture
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
@@ -37,7 +35,7 @@ from deeppool.profiling.measure.bench import Bench, DeviceMemory
 from deeppool.profiling.measure.concurrent_ranks import ConcurrentRanks, check_ranks
 from deeppool.profiling.measure.sampling import MAXIMUM_SECONDS, faster_half, spread, typical
 from deeppool.profiling.store import MeasurementLog, ResumeState, Runs, read_resume_state
-from deeppool.profiling.table import Measurement, Profile, distinct_sizes
+from deeppool.profiling.table import BatchSizes, Measurement, Profile, distinct_sizes
 from deeppool.units import format_bytes
 
 METHOD = (
@@ -55,11 +53,11 @@ SHORTEST = 1e-9
 @typed
 @registered
 def profile(
-    model: CapturedModel | torch.nn.Module | str,
+    model: CapturedModel | Model,
     input_shape: Shapes | None = None,
     *,
-    device: str = "auto",
-    batch_sizes: Sequence[int] = (1, 2, 4, 8),
+    device: DeviceName = "auto",
+    batch_sizes: BatchSizes = (1, 2, 4, 8),
     precision: Precision = "fp32",
     graphs: bool | None = None,
     threads: int = 1,

@@ -15,7 +15,7 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.partial.load_imbalance import random_ranks
 from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
 from deeppool.device.environment import package_versions
-from deeppool.device.kinds import check_common_clock
+from deeppool.device.kinds import DeviceName, check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
 from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
@@ -41,7 +41,7 @@ def compare_techniques(
     *,
     global_batch: int,
     ranks: int = 2,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     ways: Sequence[str] = names.FIVE_TECHNIQUES,
     plan: Plan | None = None,
     late: float = 0.0,

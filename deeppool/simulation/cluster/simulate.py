@@ -79,9 +79,9 @@ def simulate_cluster(
     if conditions is not None:
         conditions.check_gpus(cluster.gpus, "the cluster")
     sharing = find_sharing(policy, max_slowdown)
-    if interference is None and max_slowdown is not None:
+    if interference is None and sharing is not None and max_slowdown is not None:
         raise InvalidValueError(
-            f"max_slowdown {max_slowdown:g} bounds what backgrounds cost, which no interference says "
+            f"max_slowdown {sharing.max_slowdown:g} bounds what backgrounds cost, which no interference says "
             "(give it, or leave the bound out)"
         )
     if sharing is None:

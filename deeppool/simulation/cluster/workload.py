@@ -46,8 +46,6 @@ class TraceJob:
     """Amplification limit of each layer of a foreground; None: no limit."""
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise InvalidValueError(f"role of job '{self.name}' must be foreground or background, got {self.role!r}")
         for name in ("iterations", "gpus", "batch"):
             value, most = getattr(self, name), MAXIMUM_GPUS if name == "gpus" else None
             if value is not None:
@@ -57,6 +55,9 @@ class TraceJob:
         if self.amplification_limit is not None:
             limit = real_number(f"amplification_limit of job '{self.name}'", self.amplification_limit)
             object.__setattr__(self, "amplification_limit", limit)
+        if str(self.role) not in ROLES:
+            raise InvalidValueError(f"role of job '{self.name}' must be foreground or background, got {self.role!r}")
+        check_fields(self)
         if not 0 <= self.arrival < math.inf:
             raise InvalidValueError(f"arrival of job '{self.name}' must not be before 0 s, got {self.arrival:g} s")
         if self.role == "foreground" and self.iterations is None:

@@ -79,7 +79,7 @@ def test_a_background_trains_in_the_waits_of_a_foreground_and_inside_transfers(m
 
 
 def test_waits_that_are_not_positive_are_refused_before_a_process_starts() -> None:
-    with pytest.raises(InvalidValueError, match="waits must be a number, got 'a'"):
+    with pytest.raises(InvalidValueError, match=r"waits\[0\] must be a number, got 'a'"):
         measure_interference(device="cpu", waits=["a"])
     with pytest.raises(InvalidValueError, match=r"waits must be positive numbers of seconds, got \[0.01, 0\]"):
         measure_interference(device="cpu", waits=[0.01, 0])

@@ -476,7 +476,7 @@ def test_the_bound_of_a_frontier_is_the_bound_of_the_trade_off(monkeypatch):
         ({"harvest_of_idle": 1.5}, InvalidValueError, "harvest_of_idle must be from 0 to 1, got 1.5"),
         ({"harvest_of_idle": float("nan")}, InvalidValueError, "harvest_of_idle must be from 0 to 1, got nan"),
         ({"background_batch": 32}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
-        ({"background_batch": 2.5}, InvalidValueError, "background_batch must be a whole number, got 2.5"),
+        ({"background_batch": 2.5}, InvalidValueError, "background_batch must be a whole number or None, got 2.5"),
         ({"background_batch": 0}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
     ],
 )

@@ -142,7 +142,7 @@ def test_invalid_arguments_raise_in_one_line(tmp_path):
         estimate("vgg16", gpu="tpu", output=tmp_path / "x.json")
     with pytest.raises(InvalidValueError, match=r"batch_sizes must be positive numbers, got \[0\]"):
         estimate("vgg16", gpu="h100", batch_sizes=[0])
-    with pytest.raises(InvalidValueError, match="precision must be one of fp32, tf32, bf16, fp16, got 'int8'"):
+    with pytest.raises(InvalidValueError, match="precision must be one of fp32, tf32, bf16, fp16 or None, got 'int8'"):
         estimate("vgg16", gpu="h100", precision="int8")
     with pytest.raises(InvalidValueError, match=r"of Tesla V100-SXM2-32GB multiply no bf16 numbers \(take fp16\)"):
         estimate("vgg16", gpu="v100", precision="bf16", output=tmp_path / "x.json")
