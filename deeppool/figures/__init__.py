@@ -42,7 +42,6 @@
 theme           one colour per span kind, the light and dark templates
 page_width      texts wrapped to the width of a page
 formatting      provenance, units, GPU ranges and shortened names
-arguments       checks of what figures are given
 graph_canvas    a drawn graph in pixels: nodes, edges and labels
 graph_layout    positions of layers in a drawn graph
 module_groups   consecutive layers of one module as one node

@@ -3,16 +3,16 @@
 import plotly.graph_objects as go
 
 from deeppool.advice.record import Advice
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 
 _COLOURS = {"yes": theme.GREEN, "no": theme.BLUE, "unknown": theme.ORANGE}
 
 
+@typed
 def advice(found: Advice, *, dark: bool = False) -> go.Figure:
     """Draws the predicted gain of each technique as a bar; where there is no prediction, there is no bar."""
-    require(found, Advice, "advice")
     known = [finding for finding in found.findings if finding.gain is not None][::-1]
     figure = go.Figure(
         go.Bar(

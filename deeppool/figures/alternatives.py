@@ -2,9 +2,9 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, shorten, time_unit
 from deeppool.planning.report.alternatives import CountCost, LayerAlternatives, PlanAlternatives
 from deeppool.planning.report.explain import over_limit_text
@@ -16,6 +16,7 @@ MOST_PERCENT = 20.0
 """Change of the iteration with the strongest colour: a large layer on one GPU would leave nothing else to see."""
 
 
+@typed
 def alternatives(record: PlanAlternatives, *, dark: bool = False) -> go.Figure:
     """Draws the costs of other GPU counts: bars of one layer's times, or a map of many layers.
 
@@ -26,7 +27,6 @@ def alternatives(record: PlanAlternatives, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(record, PlanAlternatives, "alternatives")
     if len(record.layers) == 1:
         return _of_one_layer(record, record.layers[0], dark)
     return _of_layers(record, dark)

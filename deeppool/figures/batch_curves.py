@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
 from deeppool.profiling.iteration_check import extrapolation_accuracy
 from deeppool.profiling.table import Profile
@@ -39,6 +39,7 @@ class _Curve:
     """Relative spread at each of the profile's sizes; empty if unknown."""
 
 
+@typed
 def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bool = False) -> go.Figure:
     """Draws time over the per-GPU batch on logarithmic axes: points with spread, solid and dashed (extrapolated) lines.
 
@@ -53,7 +54,6 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
     Raises:
         InvalidValueError: not a profile, an unknown layer, or too many layers.
     """
-    require(profile, Profile, "batch_curves")
     indices = list(dict.fromkeys(_find(profile, layer) for layer in layers))
     if len(indices) > MOST:
         raise InvalidValueError(f"at most {MOST} layers can be distinguished, got {len(indices)} (choose fewer)")

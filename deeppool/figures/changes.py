@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from deeppool.errors import InvalidValueError
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape, shorten
 from deeppool.planning.report.diff import PlanDiff, TotalChange
@@ -30,6 +30,7 @@ class Change:
     """Percent that noise alone explains, in either direction; None: unknown."""
 
 
+@typed
 def changes(record: PlanDiff | RunComparison | ProfileComparison | Fidelity, *, dark: bool = False) -> go.Figure:
     """Draws a bar per value that changed, with the range that noise alone explains where it is known.
 
@@ -60,9 +61,6 @@ def changes(record: PlanDiff | RunComparison | ProfileComparison | Fidelity, *, 
                 rows.append(Change(x.name.rstrip(", "), 100 * x.error, values))
             subtitle = f"<b>measured</b> with {escape(record.where)}, {record.date}; {escape(record.interference)}"
             return draw_changes(rows, f"{record.model}: error of the simulation", subtitle, "error (%)", dark=dark)
-    raise InvalidValueError(
-        f"changes cannot draw a {type(record).__name__} (it accepts two plans, runs or profiles compared)"
-    )
 
 
 def draw_changes(

@@ -9,8 +9,8 @@ from typing import Literal
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
 from deeppool.units import format_rate, format_seconds
@@ -39,6 +39,7 @@ class GpuBlock:
     """Mean fraction of the time that the job uses: held by a foreground, or harvested by a background."""
 
 
+@typed
 def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     """Draws foreground and background jobs on their GPUs, and the throughput of both, on one time axis.
 
@@ -49,7 +50,6 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(simulation, ClusterSimulation, "cluster")
     unit = _unit(simulation.makespan)
     height = sum(_HEIGHTS) + _GAP * (len(_HEIGHTS) - 1)
     figure = make_subplots(

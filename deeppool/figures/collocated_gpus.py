@@ -2,12 +2,13 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.simulation.plan.collocated_plan import CollocatedPlan
 
 
+@typed
 def collocated_gpus(record: CollocatedPlan, *, dark: bool = False) -> go.Figure:
     """Draws per GPU the idle time of the foreground, the harvest of the background, and the slowdown.
 
@@ -18,7 +19,6 @@ def collocated_gpus(record: CollocatedPlan, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(record, CollocatedPlan, "collocated_gpus")
     places = list(range(len(record.gpus)))
     figure = go.Figure()
     bars = (

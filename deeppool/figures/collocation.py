@@ -5,15 +5,16 @@ from collections.abc import Iterator
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.confidence_interval import format_interval
 from deeppool.records.run_record import BackgroundResult, RunRecord, TimeSummary
 from deeppool.units import format_percent, format_rate, format_seconds
 
 
+@typed
 def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     """Draws the foreground's iteration time alone and collocated (left), and idle time and harvest (right).
 
@@ -24,7 +25,6 @@ def collocation(run: RunRecord, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a run's record.
     """
-    require(run, RunRecord, "collocation")
     figure = make_subplots(
         cols=2,
         column_widths=[0.6, 0.4],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
@@ -16,6 +17,7 @@ _ROWS = ("computes", "transfers")
 """Rows of a rank, from the top."""
 
 
+@typed
 def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = False) -> go.Figure:
     """Draws a few rounds on every rank, with a colour for each job.
 
@@ -26,11 +28,6 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
     Raises:
         InvalidValueError: something else, or a record too short to have rounds of all jobs.
     """
-    if not isinstance(record, CrossoverRecord | CrossoverComparison):
-        raise InvalidValueError(
-            f"crossover draws the record of a crossover or of a comparison, got a {type(record).__name__} "
-            "(CrossoverScheduler.train and dp.compare_orders return them)"
-        )
     spans = record.spans
     if not spans:
         raise InvalidValueError("the record has no rounds to draw (train for some more steps)")

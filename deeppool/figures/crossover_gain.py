@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
@@ -30,6 +31,7 @@ _FORMULAS: dict[str, Callable[[Sequence[JobCosts]], float]] = {
 _POINTS = 200
 
 
+@typed
 def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = False) -> go.Figure:
     """Draws the measured gain over every other order, and as lines what the formulas say for two equal jobs.
 
@@ -40,7 +42,7 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     Raises:
         InvalidValueError: there are none, or something else.
     """
-    if not comparisons or not all(isinstance(one, CrossoverComparison) for one in comparisons):
+    if not comparisons:
         raise InvalidValueError("crossover_gain draws one comparison or more (make them with dp.compare_orders)")
     orders = [times.order for times in comparisons[0].orders if times.order != CROSSOVER]
     ratios = [_ratio(one) for one in comparisons]

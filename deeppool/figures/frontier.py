@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
@@ -22,6 +22,7 @@ THIS_PLAN = "this plan"
 """Name of the plan's trace, by which a widget finds and updates it."""
 
 
+@typed
 def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
     """Draws the efficient plans as a line: further left uses fewer GPU-seconds, further down is faster.
 
@@ -33,7 +34,6 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     Raises:
         InvalidValueError: not a frontier, or a plan for another model, batch or cluster.
     """
-    require(found, Frontier, "frontier")
     unit = time_unit(found.single_gpu_iteration_time)
     marks = [] if plan is None else [frontier_mark(found, plan)]
     works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]

@@ -6,10 +6,10 @@ from typing import Literal
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.figures.graph_canvas import (
     MARGINS,
@@ -40,6 +40,7 @@ DECADES = 4
 """Decades that the colours span; smaller values have the colour of the minimum."""
 
 
+@typed
 def graph(
     graph: LayerGraph,
     profile: Profile | None = None,
@@ -63,7 +64,6 @@ def graph(
         InvalidValueError: not a graph, times without a profile, or the profile of another graph.
         MissingProfileError: a batch below the profile's smallest.
     """
-    require(graph, LayerGraph, "graph")
     if profile is not None and profile.graph.fingerprint != graph.fingerprint:
         raise InvalidValueError(
             f"the profile belongs to another graph, {profile.graph}, than the one given, {graph} (pass profile.graph)"

@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_rate, format_seconds
@@ -13,6 +13,7 @@ CELL = 34
 """Pixels of a class."""
 
 
+@typed
 def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     """Draws throughput in percent of alone; rows are foreground kernels, columns background kernels.
 
@@ -23,7 +24,6 @@ def interference(found: Interference, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not an interference record.
     """
-    require(found, Interference, "interference")
     names = [
         f"{format_rate(intensity)} FLOP/B, {format_seconds(seconds)}"
         for intensity in found.intensities

@@ -2,12 +2,13 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, gpu_ranges
 
 
+@typed
 def job_progress(status: ClusterStatus, *, dark: bool = False) -> go.Figure:
     """Draws a bar of progress per job, with its state and its GPUs.
 
@@ -18,7 +19,6 @@ def job_progress(status: ClusterStatus, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(status, ClusterStatus, "job_progress")
     rows = list(range(len(status.jobs)))
     figure = go.Figure(
         go.Bar(

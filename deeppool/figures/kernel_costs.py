@@ -3,14 +3,15 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.device.calibration import Calibration
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 
 MEGABYTE = 1e6
 
 
+@typed
 def kernel_costs(record: Calibration, *, dark: bool = False) -> go.Figure:
     """Draws, for each family of kernels, the time of a launch, and of a megabyte and a billion operations.
 
@@ -21,7 +22,6 @@ def kernel_costs(record: Calibration, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a calibration.
     """
-    require(record, Calibration, "kernel_costs")
     costs = sorted(record.costs, key=lambda cost: cost.launch)
     names = [escape(cost.family) for cost in costs]
     figure = make_subplots(

@@ -4,9 +4,9 @@ import math
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.base.timeline import SpanKind
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, plan_provenance, shorten, time_unit
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
@@ -26,6 +26,7 @@ _COUNT_TICKS = 5
 """Tick labels that fit into the first panel."""
 
 
+@typed
 def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go.Figure:
     """Draws three panels over the layers: GPU count, time and its parts, amplification against the limit.
 
@@ -37,7 +38,6 @@ def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go
     Raises:
         InvalidValueError: not a plan.
     """
-    require(plan, Plan, "layers")
     unit = time_unit(max((layer.time for layer in plan.layers), default=0.0))
     hovers = [_hover(layer, plan) for layer in plan.layers]
     parts = [part for part in _PARTS if any(getattr(layer, part) > 0 for layer in plan.layers)]

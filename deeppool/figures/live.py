@@ -7,8 +7,8 @@ from statistics import fmean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.base.live_sample import Condition, LiveSample
-from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, time_unit
 from deeppool.units import format_percent, format_rate, format_seconds
@@ -28,6 +28,7 @@ _MARKERS: dict[Condition, tuple[str, str]] = {
 """Legend entry and marker symbol of iterations under each condition."""
 
 
+@typed
 def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, ended: bool = False, dark: bool = False) -> go.Figure:
     """Draws the time of each iteration (top) and the background's samples per second over all ranks (bottom).
 
@@ -40,9 +41,6 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, ended: bool = F
     Raises:
         InvalidValueError: not a sequence of samples.
     """
-    wrong = next((one for one in samples if not isinstance(one, LiveSample)), None)
-    if wrong is not None:
-        raise InvalidValueError(f"live cannot draw a {type(wrong).__name__}, it accepts LiveSamples (of run.samples)")
     shown = samples[-newest:]
     level = mean_alone(samples)
     times = [one.seconds for one in shown if one.seconds is not None]

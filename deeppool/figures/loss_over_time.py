@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from deeppool.errors import InvalidValueError
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.runs.mode_comparison.record import ModePoint, ModeTraining
@@ -20,6 +20,7 @@ COLOURS = {
 }
 
 
+@typed
 def loss_over_time(
     trainings: Sequence[ModeTraining], *, title: str = "Loss over time", subtitle: str = "measured", dark: bool = False
 ) -> go.Figure:
@@ -34,8 +35,6 @@ def loss_over_time(
     Raises:
         InvalidValueError: something else.
     """
-    if not all(isinstance(training, ModeTraining) for training in trainings):
-        raise InvalidValueError("loss_over_time draws trainings (ModeComparison.trainings of compare_modes)")
     scored = any(point.accuracy is not None for training in trainings for point in training.points)
     figure = make_subplots(cols=2 if scored else 1, horizontal_spacing=0.1)
     seen: set[str] = set()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import gpu_ranges
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
@@ -31,6 +31,7 @@ QUANTITIES: dict[str, tuple[str, Callable[[LayerAssignment], float]]] = {
 _TIMES = ("forward", "backward", "reshard", "sync")
 
 
+@typed
 def write_model_explorer(path: str | os.PathLike[str], plan: Plan) -> tuple[Path, ...]:
     """Writes the graph of a plan to ``path``, and node data beside it: ``plan.gpus.json`` for ``plan.json``.
 
@@ -48,9 +49,9 @@ def write_model_explorer(path: str | os.PathLike[str], plan: Plan) -> tuple[Path
     )
 
 
+@typed
 def graph_collection(plan: Plan) -> dict[str, Any]:
     """Returns the layers of a plan as a graph collection; modules are namespaces."""
-    require(plan, Plan, "graph_collection")
     nodes = [
         {
             "id": str(index),

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.units import format_bytes, format_seconds
 
@@ -17,6 +17,7 @@ LINES = 6
 """Group sizes that are drawn."""
 
 
+@typed
 def network(cluster: Cluster, *, dark: bool = False) -> go.Figure:
     """Draws the seconds of an all-reduce over bytes, a line per number of GPUs.
 
@@ -27,7 +28,6 @@ def network(cluster: Cluster, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a cluster.
     """
-    require(cluster, Cluster, "network")
     measured = cluster.measured is not None
     figure = go.Figure()
     colours = [theme.SKY_BLUE, theme.BLUE, theme.GREEN, theme.ORANGE, theme.VERMILLION, theme.PURPLE]

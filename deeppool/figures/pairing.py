@@ -2,13 +2,14 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.interleaving.crossover.pairing import Pairing, group_time
 from deeppool.units import format_bytes, format_seconds
 
 
+@typed
 def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
     """Draws computing and communication of each job, by groups, with a mark where the group's round ends.
 
@@ -19,7 +20,6 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a pairing.
     """
-    require(record, Pairing, "pairing")
     jobs = [(number, job) for number, group in enumerate(record.groups, start=1) for job in group]
     unit = time_unit(max(job.compute + job.communication for _, job in jobs))
     rows = list(range(len(jobs)))

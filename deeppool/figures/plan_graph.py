@@ -9,9 +9,9 @@ from typing import Literal
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
 from deeppool.figures.graph_canvas import (
     MARGINS,
@@ -70,6 +70,7 @@ class PlanNode:
         return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
 
 
+@typed
 def plan_graph(
     plan: Plan,
     part: str | range | None = None,
@@ -92,7 +93,6 @@ def plan_graph(
     Raises:
         InvalidValueError: not a plan, a part without layers, or an unknown quantity.
     """
-    require(plan, Plan, "plan_graph")
     if colour_by not in _TITLES:
         raise InvalidValueError(f"colour_by must be one of {', '.join(_TITLES)}, got '{colour_by}'")
     shown = _part(plan, part)

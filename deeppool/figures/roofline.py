@@ -2,9 +2,9 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.device.datasheet import GpuSheet
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.units import format_bytes
 
@@ -12,6 +12,7 @@ INTENSITIES = [2 ** (quarter / 4) for quarter in range(-8, 49)]
 """Operations per byte of memory traffic."""
 
 
+@typed
 def roofline(sheet: GpuSheet, *, dark: bool = False) -> go.Figure:
     """Draws the roofline of a GPU for each precision: of the data sheet, and as far as large kernels reach.
 
@@ -22,7 +23,6 @@ def roofline(sheet: GpuSheet, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a data sheet.
     """
-    require(sheet, GpuSheet, "roofline")
     figure = go.Figure()
     peaks = (
         ("fp32", sheet.fp32, sheet.reach.fp32, theme.SKY_BLUE),

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from deeppool.base.arguments import typed
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives import schedule as data
 from deeppool.costs.schedules import schedule_time, timed_transfers
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.units import format_bytes, format_seconds
 
@@ -35,6 +35,7 @@ class Arrow:
     """Hover text."""
 
 
+@typed
 def schedule(
     steps: data.Schedule, cluster: Cluster | None = None, size: int | None = None, *, dark: bool = False
 ) -> go.Figure:
@@ -49,7 +50,6 @@ def schedule(
     Raises:
         InvalidValueError: something else than a schedule, one without transfers, or only one of cluster and size.
     """
-    require(steps, data.Schedule, "schedule")
     if not steps.steps:
         raise InvalidValueError(f"{steps} has no transfers to draw (take two ranks or more)")
     if cluster is None or size is None:

@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from deeppool.errors import InvalidValueError
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.planning.studies.steps_to_accuracy import CriticalBatch, FixedSamples, StepsTable
@@ -11,6 +11,7 @@ BEYOND = 64
 """Factor from the critical batch to both ends of the axis."""
 
 
+@typed
 def steps(record: CriticalBatch | FixedSamples | StepsTable, *, dark: bool = False) -> go.Figure:
     """Draws steps over the global batch, next to perfect scaling, with which a double batch halves them.
 
@@ -78,10 +79,6 @@ def _batches(record: CriticalBatch | FixedSamples | StepsTable) -> list[int]:
             first, last = 1, record.largest_batch
         case StepsTable():
             first, last = record.pairs[0][0], record.pairs[-1][0]
-        case _:
-            raise InvalidValueError(
-                f"steps cannot draw a {type(record).__name__}, it accepts a CriticalBatch, FixedSamples or StepsTable"
-            )
     found = {first, last}
     while first < last:
         found.add(first)

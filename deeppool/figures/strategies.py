@@ -3,12 +3,13 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.simulation.cluster.comparison import ClusterComparison
 
 
+@typed
 def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figure:
     """Draws bars per strategy: cluster throughput (left) and completion time of the foregrounds (right).
 
@@ -19,7 +20,6 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     Raises:
         InvalidValueError: something else.
     """
-    require(comparison, ClusterComparison, "strategies")
     results = comparison.results
     labels = [escape(result.label) for result in results]
     unit = time_unit(max([result.completion_time or 0 for result in results]))

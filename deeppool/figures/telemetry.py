@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.telemetry.record import Telemetry
 
@@ -15,6 +15,7 @@ Lines = Mapping[str, Sequence[float | None]]
 GIB = 2**30
 
 
+@typed
 def telemetry(record: Telemetry, *, dark: bool = False) -> go.Figure:
     """Draws utilisation (left) and memory (right) over time.
 
@@ -25,7 +26,6 @@ def telemetry(record: Telemetry, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(record, Telemetry, "telemetry")
     figure = axes().update_annotations(font_size=12)
     times = [sample.time for sample in record.samples]
     for column, lines in enumerate((busy(record), memory(record)), start=1):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.plan import Plan
@@ -14,6 +14,7 @@ from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedClus
 from deeppool.units import format_rate, format_seconds
 
 
+@typed
 def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = False) -> go.Figure:
     """Draws a curve of burst-parallel plans with collocation, and marks for static partitions.
 
@@ -25,7 +26,6 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     Raises:
         InvalidValueError: not a shared cluster, or a plan of another foreground.
     """
-    require(shared, SharedCluster, "throughput")
     marks = [] if plan is None else [throughput_mark(shared, plan)]
     figure = go.Figure([collocated_curve(shared, dark), *partition_marks(shared, dark), *marks])
     _draw_background_alone(figure, shared, dark)

@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.base.number_checks import real_number
 from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
@@ -43,6 +44,7 @@ class TimelineRow:
 _WHOLE = TimelineRow(-0.42, 0.84)
 
 
+@typed
 def timeline(
     *sources: Source,
     title: str | None = None,

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeppool.base.arguments import typed
 from deeppool.base.timeline import Provenance, Span, Timeline, union
 from deeppool.errors import InvalidValueError
 from deeppool.figures.formatting import escape, gpu_ranges, plan_provenance
@@ -76,6 +77,7 @@ class TimelinePanel:
 Source = Plan | Simulation | RunRecord | Timeline | TimelinePanel
 
 
+@typed
 def panels_of(*sources: Source) -> tuple[TimelinePanel, ...]:
     """Returns the panels of plans (replayed on a virtual clock), simulations and runs, predicted before measured.
 
@@ -146,9 +148,6 @@ def _panels_of_source(source: Source) -> list[TimelinePanel]:
             return [_panel(source.plan_timeline, "by the plan"), _panel(source.timeline, where)]
         case Timeline():
             return [_panel(source)]
-    raise InvalidValueError(
-        f"timeline cannot draw a {type(source).__name__}, it accepts a Plan, Simulation, RunRecord or Timeline"
-    )
 
 
 def _panel(timeline: Timeline, basis: str = "") -> TimelinePanel:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
+from deeppool.base.arguments import typed
 from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
 
@@ -18,6 +19,7 @@ _THREADS = 1_000_000
 """Thread ids per process: readers of the format look a thread up by its id alone."""
 
 
+@typed
 def chrome_trace(*timelines: Timeline) -> dict[str, Any]:
     """Returns one process per timeline, one thread per GPU, one complete event per span; times in microseconds.
 
@@ -28,16 +30,12 @@ def chrome_trace(*timelines: Timeline) -> dict[str, Any]:
         raise InvalidValueError("chrome_trace got nothing to write, expected at least one Timeline")
     events: list[dict[str, Any]] = []
     for process, timeline in enumerate(timelines, start=1):
-        if not isinstance(timeline, Timeline):
-            raise InvalidValueError(
-                f"chrome_trace cannot write a {type(timeline).__name__}, it accepts Timelines "
-                "(a simulation or a run has one: .timeline)"
-            )
         events += _names(process, timeline)
         events += [_event(process, span, timeline) for span in timeline.spans]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
+@typed
 def write_trace(path: str | os.PathLike[str], *timelines: Timeline) -> Path:
     """Writes :func:`chrome_trace` of the timelines, whole or not at all.
 

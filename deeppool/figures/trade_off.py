@@ -6,9 +6,9 @@ from statistics import mean, median
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.records.run_record import RunRecord
 from deeppool.simulation.device.collocated import CollocatedSimulation
@@ -27,6 +27,7 @@ class _Mark:
     harvest_of_idle: float
 
 
+@typed
 def trade_off(
     found: Sequence[CollocatedSimulation] | Mapping[str, Sequence[RunRecord]], *, dark: bool = False
 ) -> go.Figure:
@@ -40,6 +41,10 @@ def trade_off(
     Raises:
         InvalidValueError: none, or something else.
     """
+    if not (any(found.values()) if isinstance(found, Mapping) else found):
+        raise InvalidValueError(
+            "trade_off cannot draw nothing, it accepts CollocatedSimulations, or RunRecords by name"
+        )
     marks, idle, how = _measured(found) if isinstance(found, Mapping) else _predicted(found)
     figure = go.Figure([_trace(mark, number) for number, mark in enumerate(marks)])
     figure.add_hline(
@@ -65,7 +70,6 @@ def trade_off(
 
 
 def _predicted(simulations: Sequence[CollocatedSimulation]) -> tuple[list[_Mark], float, str]:
-    require_all(simulations, CollocatedSimulation, "trade_off", "CollocatedSimulations, or RunRecords by name")
     marks = [
         _Mark(str(one.sharing), (one.slowdown,), (one.harvest,), one.p99_inflation, one.harvest_of_idle)
         for one in simulations
@@ -76,7 +80,6 @@ def _predicted(simulations: Sequence[CollocatedSimulation]) -> tuple[list[_Mark]
 
 def _measured(runs: Mapping[str, Sequence[RunRecord]]) -> tuple[list[_Mark], float, str]:
     every = [run for found in runs.values() for run in found]
-    require_all(every, RunRecord, "trade_off", "CollocatedSimulations, or RunRecords by name")
     lone = next((run for run in every if run.background is None), None)
     if lone is not None:
         raise InvalidValueError(f"trade_off cannot draw a run without a background: {lone.model}, policy {lone.policy}")

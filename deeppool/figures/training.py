@@ -5,13 +5,14 @@ from itertools import pairwise
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.training_record import TrainingRecord
 from deeppool.units import format_count, format_seconds
 
 
+@typed
 def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     """Draws the loss of every update (top), and its time with the planned time (bottom).
 
@@ -24,7 +25,6 @@ def training(record: TrainingRecord, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a training's record.
     """
-    require(record, TrainingRecord, "training")
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
     unit = time_unit(max(record.planned_time, *(update.seconds for update in record.metrics)))
     figure.add_trace(_loss(record), row=1, col=1)

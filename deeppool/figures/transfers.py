@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from deeppool.errors import InvalidValueError
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.measured_transfers import MeasuredTransfers
@@ -12,6 +12,7 @@ from deeppool.simulation.transfers.comparison import TransferComparison
 from deeppool.units import format_seconds
 
 
+@typed
 def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = False) -> go.Figure:
     """Draws a bar per method: computing, then waiting for transfers; a mark shows the time of all its transfers.
 
@@ -29,14 +30,9 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
     if isinstance(compared, MeasuredTransfers):
         rows, subtitle = _measured(compared), _measured_subtitle(compared)
         name, ranks = compared.model, f"{compared.ranks} ranks"
-    elif isinstance(compared, TransferComparison):
+    else:
         rows, subtitle = _predicted(compared), _predicted_subtitle(compared)
         name, ranks = compared.model, f"{compared.cluster.gpus} GPUs"
-    else:
-        raise InvalidValueError(
-            f"transfers cannot draw a {type(compared).__name__} (dp.compare_transfers and dp.measure_transfers return "
-            "what it draws)"
-        )
     unit = time_unit(max(max(row.iteration, row.transfers, row.slowest) for row in rows))
     computing = compared.compute_time
     figure = go.Figure(

@@ -2,13 +2,14 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, shorten
 from deeppool.records.trials_record import TrialsRecord
 from deeppool.units import format_rate
 
 
+@typed
 def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
     """Draws the final loss of each configuration, the best first; those that ended early have none.
 
@@ -19,7 +20,6 @@ def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: something else.
     """
-    require(record, TrialsRecord, "trials")
     results = sorted(record.results, key=lambda x: (x.final_loss is None, x.final_loss or 0.0))
     labels = [", ".join(f"{name} {value}" for name, value in result.configuration.items()) for result in results]
     rows = list(range(len(results)))

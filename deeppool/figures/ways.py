@@ -3,7 +3,7 @@
 import plotly.graph_objects as go
 
 from deeppool.advice.record import Advice
-from deeppool.errors import InvalidValueError
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.records.confidence_interval import format_ratio
@@ -11,6 +11,7 @@ from deeppool.records.measured_ways import MeasuredWays
 from deeppool.units import format_seconds
 
 
+@typed
 def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = False) -> go.Figure:
     """Draws samples per second over those of the baseline, with 95 % intervals.
 
@@ -22,10 +23,6 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
     Raises:
         InvalidValueError: something else.
     """
-    if not isinstance(record, MeasuredWays):
-        raise InvalidValueError(
-            f"ways cannot draw a {type(record).__name__} (dp.compare_techniques returns what it draws)"
-        )
     rows = record.ways[1:] or record.ways
     gains = [record.gain(way.name) for way in rows]
     labels = [escape(way.name) for way in rows]

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
 
 
+@typed
 def workload(trace: WorkloadTrace, *, dark: bool = False) -> go.Figure:
     """Draws the jobs by arrival and GPUs (above), and the number that has arrived (below).
 
@@ -20,7 +21,6 @@ def workload(trace: WorkloadTrace, *, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: not a trace.
     """
-    require(trace, WorkloadTrace, "workload")
     unit = time_unit(max(job.arrival for job in trace.jobs) or 1.0)
     axes = theme.stacked([0.6, 0.4], gap=0.08)
     axes["yaxis"] |= {"title": {"text": "GPUs asked for"}, "rangemode": "tozero"}

@@ -50,7 +50,7 @@ def job() -> None:
             "job must be a TrainingJob, got 'mine:job' (import and call it)",
         ),
         (lambda: dp.save({}, "plan.json"), "record must be a Record, got a dict"),
-        (lambda: dp.figures.advice(two_layer_plan()), "advice cannot draw a Plan, it accepts an Advice"),
+        (lambda: dp.figures.advice(two_layer_plan()), "found must be an Advice, got a Plan (dp.advise makes one)"),
         (
             lambda: dp.widgets.AmplificationExplorer("x.json"),
             "profile must be a Profile, got 'x.json' (dp.load('x.json')",

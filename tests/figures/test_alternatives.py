@@ -70,5 +70,5 @@ def test_a_count_that_was_ruled_out_is_blank_and_files_of_earlier_versions_have_
     assert [row.count(None) for row in map(list, figures.alternatives(recorded).data[0].z)] == [0, 1, 1, 0, 0]
     bars = [x for x in figures.alternatives(replace(recorded, layers=recorded.layers[:1])).data if x.type == "bar"]
     assert [bar.name for bar in bars] == ["time"]
-    with pytest.raises(InvalidValueError, match="cannot draw a str, it accepts a PlanAlternatives"):
+    with pytest.raises(InvalidValueError, match="record must be a PlanAlternatives, got 'plan'"):
         figures.alternatives("plan")

@@ -123,7 +123,7 @@ def test_axes_have_units():
         ([3], "drawn has no layer 3"),
         ([-1], "drawn has no layer -1"),
         (np.arange(3, 4), "drawn has no layer 3:"),
-        ([1.5], "a layer must be a whole number, got 1.5"),
+        ([1.5], r"layers\[0\] must be a whole number or a str, got 1.5"),
     ],
 )
 def test_a_layer_that_is_not_there_is_named(layers, phrase):
@@ -140,5 +140,5 @@ def test_layers_are_numbers_and_names_of_numpy_too():
 def test_more_layers_than_can_be_told_apart_are_refused():
     with pytest.raises(InvalidValueError, match=f"at most {MOST} layers can be distinguished, got {MOST + 1}"):
         figures.batch_curves(profile(MOST + 1), range(MOST + 1))
-    with pytest.raises(InvalidValueError, match="cannot draw a LayerGraph, it accepts a Profile"):
+    with pytest.raises(InvalidValueError, match="profile must be a Profile, got a LayerGraph"):
         figures.batch_curves(profile().graph)

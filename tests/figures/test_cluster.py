@@ -117,7 +117,7 @@ def test_strategies_are_bars_of_their_throughput_and_time():
 
 
 def test_only_what_they_draw_is_drawn():
-    with pytest.raises(InvalidValueError, match="cluster cannot draw a Plan, it accepts a ClusterSimulation"):
+    with pytest.raises(InvalidValueError, match="simulation must be a ClusterSimulation, got a Plan"):
         figures.cluster(HALF)
-    with pytest.raises(InvalidValueError, match="strategies cannot draw a Plan, it accepts a ClusterComparison"):
+    with pytest.raises(InvalidValueError, match="comparison must be a ClusterComparison, got a Plan"):
         figures.strategies(HALF)

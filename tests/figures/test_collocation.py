@@ -72,5 +72,5 @@ def test_a_run_without_a_background_shows_idle_time_alone():
 
 
 def test_only_a_run_has_a_collocation():
-    with pytest.raises(InvalidValueError, match="cannot draw a Plan, it accepts a RunRecord"):
+    with pytest.raises(InvalidValueError, match="run must be a RunRecord, got a Plan"):
         figures.collocation(two_layer_plan())

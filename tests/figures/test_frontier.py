@@ -95,7 +95,7 @@ def test_a_plan_of_another_query_is_refused(other):
 
 
 def test_only_a_frontier_has_one():
-    with pytest.raises(InvalidValueError, match="cannot draw a str, it accepts a Frontier"):
+    with pytest.raises(InvalidValueError, match="found must be a Frontier, got 'vgg16'"):
         figures.frontier("vgg16")
 
 

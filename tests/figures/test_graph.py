@@ -188,5 +188,5 @@ def test_a_profile_of_another_graph_is_refused():
         figures.graph(graph, timed(other))
     with pytest.raises(InvalidValueError, match="time needs a profile, got 'time' without one"):
         figures.graph(graph, colour_by="time")
-    with pytest.raises(InvalidValueError, match="cannot draw a Profile, it accepts a LayerGraph"):
+    with pytest.raises(InvalidValueError, match="graph must be a LayerGraph, got a Profile"):
         figures.graph(make_profile(graph, timed(graph).measurements))

@@ -108,7 +108,7 @@ def test_the_subtitle_says_the_times_are_predicted_and_from_what():
 
 
 def test_only_a_plan_has_layers():
-    with pytest.raises(InvalidValueError, match="cannot draw a RunRecord, it accepts a Plan"):
+    with pytest.raises(InvalidValueError, match="plan must be a Plan, got a RunRecord"):
         figures.layers(run_of())
 
 

@@ -143,5 +143,5 @@ def test_a_dark_page_has_the_dark_template() -> None:
 
 
 def test_something_else_than_samples_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="live cannot draw a str"):
+    with pytest.raises(InvalidValueError, match=r"samples\[0\] must be a LiveSample, got 'sample'"):
         figures.live(["sample"])

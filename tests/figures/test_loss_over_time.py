@@ -32,5 +32,5 @@ def test_modes_have_one_legend_each_and_nothing_yet_is_an_empty_figure() -> None
 
 
 def test_something_else_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="draws trainings"):
+    with pytest.raises(InvalidValueError, match=r"trainings\[0\] must be a ModeTraining, got 'solo'"):
         figures.loss_over_time(["solo"])

@@ -58,5 +58,5 @@ def test_nothing_is_written_where_a_part_cannot_be(tmp_path) -> None:
     with pytest.raises(DocumentError, match=r"cannot write .*plan\.time\.json: it is a folder"):
         figures.write_model_explorer(tmp_path / "plan.json", PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.time.json"]
-    with pytest.raises(InvalidValueError, match="cannot draw a str, it accepts a Plan"):
+    with pytest.raises(InvalidValueError, match="plan must be a Plan, got 'plan'"):
         figures.write_model_explorer(tmp_path / "plan.json", "plan")

@@ -124,9 +124,11 @@ def test_parts_with_several_ends_are_drawn() -> None:
 
 def test_what_is_no_part_is_refused() -> None:
     plan = chain("m.a", "m.b")
-    for part in ("x", range(1, 3), range(0), range(0, 2, 2), range(-1, 1), [0, 1]):
+    for part in ("x", range(1, 3), range(0), range(0, 2, 2), range(-1, 1)):
         with pytest.raises(InvalidValueError, match=r"is no part of the 2 layers of tiny, from 'm\.a' to 'm\.b'"):
             figures.plan_graph(plan, part)
+    with pytest.raises(InvalidValueError, match="part must be a str, a range or None, got a list"):
+        figures.plan_graph(plan, [0, 1])
     with pytest.raises(InvalidValueError, match="colour_by must be one of gpus, amplification, got 'time'"):
         figures.plan_graph(plan, colour_by="time")
 

@@ -126,7 +126,7 @@ def test_a_speed_or_count_that_the_study_lacks_is_refused(study, wrong, phrase):
 
 
 def test_what_is_no_study_is_refused():
-    with pytest.raises(InvalidValueError, match="scaling cannot draw a Plan, it accepts a ScalingStudy"):
+    with pytest.raises(InvalidValueError, match="study must be a ScalingStudy, got a Plan"):
         figures.scaling(two_layer_plan())
 
 
@@ -139,7 +139,13 @@ def test_one_panel_by_itself_draws_what_it_draws_among_three(study, number):
     }
 
 
-@pytest.mark.parametrize("panels", [(), ("speed",)])
-def test_a_panel_that_there_is_not_is_refused(study, panels):
-    with pytest.raises(InvalidValueError, match="panels must be some of speed-up, batch, network, got"):
+@pytest.mark.parametrize(
+    ("panels", "told"),
+    [
+        ((), "panels must be some of speed-up, batch, network, got none"),
+        (("speed",), r"panels\[0\] must be one of speed-up, batch, network, got 'speed'"),
+    ],
+)
+def test_a_panel_that_there_is_not_is_refused(study, panels, told):
+    with pytest.raises(InvalidValueError, match=told):
         figures.scaling(study, panels=panels)

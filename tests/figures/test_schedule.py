@@ -76,6 +76,6 @@ def test_what_cannot_be_drawn_is_refused():
         figures.schedule(ring(2), CLUSTER)
     with pytest.raises(InvalidValueError, match="both a cluster and a size"):
         figures.schedule(ring(2), size=4)
-    with pytest.raises(InvalidValueError, match="schedule cannot draw a int, it accepts a Schedule"):
+    with pytest.raises(InvalidValueError, match="steps must be a Schedule, got 4"):
         figures.schedule(4)
     assert figures.of(ring(3)) == figures.schedule(ring(3))

@@ -92,7 +92,7 @@ def test_one_gpu_is_drawn_as_one_gpu():
 
 
 def test_only_a_shared_cluster_has_a_throughput():
-    with pytest.raises(InvalidValueError, match="throughput cannot draw a Plan, it accepts a SharedCluster"):
+    with pytest.raises(InvalidValueError, match="shared must be a SharedCluster, got a Plan"):
         figures.throughput(two_layer_plan())
 
 

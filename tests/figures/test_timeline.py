@@ -234,9 +234,8 @@ def test_the_dark_variant_differs_only_in_what_lies_behind():
 
 @pytest.mark.parametrize("source", ["vgg16", None, 3])
 def test_what_cannot_be_drawn_is_answered_with_what_can(source):
-    with pytest.raises(
-        InvalidValueError, match=f"{type(source).__name__}, it accepts a Plan, Simulation, RunRecord or Ti"
-    ):
+    accepted = "a Plan, a Simulation, a RunRecord, a Timeline or a TimelinePanel"
+    with pytest.raises(InvalidValueError, match=rf"sources\[0\] must be {accepted}, got {source!r}"):
         figures.timeline(source)
 
 

@@ -117,7 +117,7 @@ def test_a_trace_that_cannot_be_written_names_the_path(tmp_path):
 
 
 def test_what_is_not_a_timeline_is_answered_with_where_one_is():
-    with pytest.raises(InvalidValueError, match=r"cannot write a Simulation, it accepts Timelines \(.*\.timeline"):
+    with pytest.raises(InvalidValueError, match=r"timelines\[0\] must be a Timeline, got a Simulation \(.*\.timeline"):
         figures.chrome_trace(simulate(two_layer_plan()))
     with pytest.raises(InvalidValueError, match="nothing to write"):
         figures.chrome_trace()

@@ -48,7 +48,7 @@ def test_the_line_is_the_idle_time_of_the_foreground_alone():
     [
         ({}, "cannot draw nothing"),
         ({"naive": []}, "cannot draw nothing"),
-        ({"naive": [two_layer_plan()]}, "cannot draw a Plan, it accepts CollocatedSimulations, or RunRecords by name"),
+        ({"naive": [two_layer_plan()]}, r"found\['naive'\]\[0\] must be a RunRecord, got a Plan"),
         ({"none": [run_of(background=False)]}, "a run without a background: tiny, policy none"),
     ],
 )

@@ -50,7 +50,7 @@ def test_it_says_measured_and_every_axis_what_it_shows():
 
 
 def test_only_a_training_can_be_drawn():
-    with pytest.raises(InvalidValueError, match="cannot draw a Plan, it accepts a TrainingRecord"):
+    with pytest.raises(InvalidValueError, match="record must be a TrainingRecord, got a Plan"):
         figures.training(two_layer_plan())
 
 

@@ -114,7 +114,7 @@ def test_gains_are_drawn_beside_predictions() -> None:
     assert bars.x[0] == pytest.approx(2.0)
     assert marks.x == (1.2, None, None, 1.3)
     assert len(figures.of(record).data) == 1
-    with pytest.raises(InvalidValueError, match="ways cannot draw a str"):
+    with pytest.raises(InvalidValueError, match="record must be a MeasuredWays, got 'record'"):
         figures.ways("record")
 
 

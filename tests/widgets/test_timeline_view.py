@@ -213,7 +213,7 @@ def test_it_shows_the_plan_of_an_explorer_that_it_is_linked_to() -> None:
 def test_nothing_to_look_at_is_an_error() -> None:
     with pytest.raises(InvalidValueError, match="no GPU to draw"):
         TimelineView()
-    with pytest.raises(InvalidValueError, match="cannot draw a str"):
+    with pytest.raises(InvalidValueError, match=r"sources\[0\] must be a Plan, .* got 'plan.json' \(dp.load"):
         TimelineView("plan.json")
 
 

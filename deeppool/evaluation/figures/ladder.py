@@ -7,10 +7,10 @@ from statistics import median
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.stream_ladder import LadderResult
 from deeppool.figures import theme
-from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.records.run_record import BackgroundResult, RunRecord
 
@@ -18,6 +18,7 @@ ALONE = "foreground alone"
 """Label of the bottom row."""
 
 
+@typed
 def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go.Figure:
     """Draws foreground and background throughput with each mechanism, as a percentage of what each reaches alone.
 
@@ -30,7 +31,8 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
         InvalidValueError: none, something else, or a run without a background.
     """
     every = [run for found in runs.values() for run in found]
-    require_all(every, RunRecord, "ladder", "RunRecords by rung")
+    if not every:
+        raise InvalidValueError("ladder cannot draw nothing, it accepts RunRecords by rung")
     climbed = {name: found for name, found in runs.items() if found}
     harvests = {name: [100 * _background(run).harvest for run in found] for name, found in climbed.items()}
     kept = {name: [kept_throughput(run) for run in found] for name, found in climbed.items()}
@@ -59,6 +61,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
     return figure.update_layout(showlegend=False)
 
 
+@typed
 def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool = False) -> go.Figure:
     """Draws the throughput of both jobs in two streams of a device with each mechanism, beside several foregrounds.
 

@@ -2,6 +2,7 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape, shorten
@@ -9,6 +10,7 @@ from deeppool.profiling.table import Profile
 from deeppool.units import format_seconds
 
 
+@typed
 def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128, dark: bool = False) -> go.Figure:
     """Draws the speed-up of every layer from one GPU to all GPUs at a fixed global batch; computation only.
 

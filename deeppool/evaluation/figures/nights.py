@@ -4,21 +4,21 @@ import re
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.evaluation.entries import Number
 from deeppool.evaluation.nightly_record import NightlyRun
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
 from deeppool.evaluation.tables import format_value
 from deeppool.figures import theme
-from deeppool.figures.arguments import require
 from deeppool.figures.changes import Change, draw_changes
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.units import format_count
 
 
+@typed
 def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
     """Draws how long each notebook of a night took, coloured by how it ended."""
-    require(record, NightlyRun, "night")
     unit = time_unit(max((outcome.seconds for outcome in record.outcomes), default=0.0))
     rows = {outcome.name: row for row, outcome in enumerate(record.outcomes)}
     figure = go.Figure()
@@ -53,9 +53,9 @@ def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
     )
 
 
+@typed
 def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
     """Draws the numbers of a night that changed beyond noise, with the range of noise."""
-    require(record, RegressionReport, "moved")
     rows = [
         Change(
             f"{number.notebook}: {number.name}",
@@ -75,9 +75,9 @@ def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
     return draw_changes(rows, f"Night {record.night}: what moved", subtitle, "change from usual (%)", dark=dark)
 
 
+@typed
 def against_paper(record: Evaluation, *, dark: bool = False) -> go.Figure:
     """Draws how far each number is from the paper's, with the paper's range where it prints one."""
-    require(record, Evaluation, "against_paper")
     rows = [row for number in record.numbers if (row := _against_paper(number)) is not None]
     held = sum(check.holds is True for check in record.checks)
     subtitle = (

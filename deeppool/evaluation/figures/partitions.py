@@ -3,13 +3,15 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
+from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.figures.throughput import collocated_curve, partition_marks
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 
 
+@typed
 def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     """Draws burst-parallel plans with collocation and static partitions, a panel for each foreground.
 
@@ -20,7 +22,8 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: none, or something else.
     """
-    require_all(shared, SharedCluster, "partitions", "SharedClusters")
+    if not shared:
+        raise InvalidValueError("partitions cannot draw nothing, it accepts SharedClusters")
     headings = [f"{escape(one.model)}, batch {one.global_batch}" for one in shared]
     figure = make_subplots(cols=len(shared), horizontal_spacing=0.07, subplot_titles=headings)
     figure.update_annotations(font_size=12)

@@ -3,14 +3,16 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
+from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.scenarios import ThreeScenarios
 from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
-from deeppool.figures.arguments import require_all
 from deeppool.figures.formatting import escape
 from deeppool.units import format_rate, format_seconds
 
 
+@typed
 def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     """Draws bars for DP, BP and BP + Col, background throughput stacked on foreground; a line for backgrounds alone.
 
@@ -23,7 +25,8 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     Raises:
         InvalidValueError: none, or something else.
     """
-    require_all(found, ThreeScenarios, "scenarios", "what three_scenarios found")
+    if not found:
+        raise InvalidValueError("scenarios cannot draw nothing, it accepts what three_scenarios found")
     figure = make_subplots(cols=len(found), horizontal_spacing=0.08, subplot_titles=[_heading(one) for one in found])
     figure.update_annotations(font_size=12)
     for column, one in enumerate(found, 1):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
 from deeppool.evaluation.figures.printed import printed_marks
@@ -14,6 +15,7 @@ from deeppool.units import format_seconds
 _COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE, "as run": theme.GREEN}
 
 
+@typed
 def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
     """Draws bars for every model and GPU count, and what the paper prints.
 

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.stream_priorities import PriorityEffect
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 
 
+@typed
 def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: str, *, dark: bool = False) -> go.Figure:
     """Draws the time until a short graph has ended, behind two kinds of long kernels, by its priorities.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, HOROVOD, SERVERS, SHARDED, TUNED_DDP
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.figures.printed import printed_marks
@@ -21,6 +22,7 @@ _COLOURS = {
 }
 
 
+@typed
 def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False) -> go.Figure:
     """Draws each method's iteration over Caramel's, by the ratio of communication to computing, a mark per network.
 

@@ -2,6 +2,7 @@
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
@@ -11,6 +12,7 @@ from deeppool.units import format_seconds
 _COLOURS = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE)
 
 
+@typed
 def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
     """Draws samples per second at each per-GPU batch, as a percentage of those at the best batch of the same profile.
 

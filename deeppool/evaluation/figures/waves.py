@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.tick_tock import WaveRun
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 
 
+@typed
 def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.Figure:
     """Draws throughput against the memory reserved, a line for one wave and one for two, a point for each batch.
 
@@ -49,6 +51,7 @@ def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.
     )
 
 
+@typed
 def wave_efficiency(
     curves: Mapping[str, Sequence[tuple[float, float]]], where: str, *, dark: bool = False
 ) -> go.Figure:

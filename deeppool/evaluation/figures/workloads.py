@@ -3,6 +3,7 @@
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
@@ -15,6 +16,7 @@ _WORDS = {"convolution": ("conv",), "attention": ("attention",), "dense": ("line
 """Parts of operators' names, the heaviest first."""
 
 
+@typed
 def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
     """Draws megabytes of parameters and the number of layers of each kind, a row per model, and what the paper prints.
 

@@ -52,7 +52,7 @@ def test_it_says_what_was_measured_and_what_emulated():
     [
         ({}, "ladder cannot draw nothing"),
         ({"naive": []}, "ladder cannot draw nothing"),
-        ({"naive": [two_layer_plan()]}, "ladder cannot draw a Plan, it accepts RunRecords by rung"),
+        ({"naive": [two_layer_plan()]}, r"runs\['naive'\]\[0\] must be a RunRecord, got a Plan"),
         ({"none": [run_of(background=False)]}, "a run without a background: tiny, policy none"),
     ],
 )

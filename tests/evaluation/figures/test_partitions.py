@@ -36,7 +36,10 @@ def test_axes_start_at_zero_hold_everything_and_have_units():
     assert "no interference modelled" in subtitle
 
 
-@pytest.mark.parametrize(("given", "what"), [((), "nothing"), ((two_layer_plan(),), "a Plan")])
-def test_something_else_is_refused(given, what):
-    with pytest.raises(InvalidValueError, match=f"partitions cannot draw {what}"):
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [((), "partitions cannot draw nothing"), ((two_layer_plan(),), r"shared\[0\] must be a SharedCluster, got a Plan")],
+)
+def test_something_else_is_refused(given, told):
+    with pytest.raises(InvalidValueError, match=told):
         figures.partitions(*given)

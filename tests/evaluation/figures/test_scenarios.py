@@ -55,7 +55,10 @@ def test_the_ceiling_lies_inside_and_the_subtitle_says_that_it_is_simulated(foun
     assert figure.layout.title.subtitle.text.startswith(f"<b>simulated</b> from {found.provenance} layer times")
 
 
-@pytest.mark.parametrize(("given", "what"), [((), "nothing"), ((two_layer_plan(),), "a Plan")])
-def test_something_else_is_refused(given, what):
-    with pytest.raises(InvalidValueError, match=f"scenarios cannot draw {what}"):
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [((), "scenarios cannot draw nothing"), ((two_layer_plan(),), r"found\[0\] must be a ThreeScenarios, got a Plan")],
+)
+def test_something_else_is_refused(given, told):
+    with pytest.raises(InvalidValueError, match=told):
         figures.scenarios(*given)

@@ -78,7 +78,7 @@ def test_a_record_prints_a_line_per_method_and_is_drawn() -> None:
     subtitle = figure.layout.title.subtitle.text
     assert subtitle.startswith("<b>measured</b> on by hand")
     assert "one mark is <b>predicted</b>" in subtitle
-    with pytest.raises(InvalidValueError, match="transfers cannot draw a str"):
+    with pytest.raises(InvalidValueError, match="must be a TransferComparison or a MeasuredTransfers, got 'record'"):
         figures.transfers("record")
 
 

@@ -141,5 +141,5 @@ def test_the_figure_shows_every_pair_in_percent():
     assert "wait" not in figure.layout.title.subtitle.text
     waited = figures.interference(measured(waits=IdleHarvest((1e-3,), (0.5,)))).layout.title.subtitle.text
     assert waited.endswith("<br>the lowest priority gets 50 % of waits of 1 ms")
-    with pytest.raises(InvalidValueError, match="cannot draw a str"):
+    with pytest.raises(InvalidValueError, match="found must be an Interference, got 'pairs'"):
         figures.interference("pairs")
