@@ -9,7 +9,8 @@ layer_ranges    the same layer by layer, while a profiler records
 graph_replay    the same as graphs of the device
 bucket          buckets of parameters, and the announcement of complete ones
 update          optimizer, clipping, loss scale and schedule
-group_state     state that an optimizer keeps in its groups
+group_state     steps of some parameters, and state that an optimizer keeps in its groups
+small_copy      a small copy of an optimizer, to try its steps
 momentum_sgd    the optimizer of models by name
 synthetic_task  a learnable task for any classifier
 data            samples of a dataset for each rank

@@ -1,14 +1,18 @@
 """State that an optimizer keeps in its groups of parameters, beside the state of each parameter.
 
 A schedule-free optimizer counts its steps there. An update in parts takes several steps: each starts with the values
-that the first one found, so that the count goes on by one. Others sum numbers there over the gradients of all
-parameters, as Prodigy does for its step size (Mishchenko and Defazio, "Prodigy", ICML 2024): a step of some parameters
-finds another number. The two differ in a step without gradients, which goes on counting; what else it does is undone.
+that the first one found, so that the count goes on by one.
+
+Other optimizers change a parameter by the gradients or the values of others: LAMB may clip by the norm of all (You et
+al., "Large Batch Optimization for Deep Learning", ICLR 2020), and Prodigy sums its step size over them (Mishchenko and
+Defazio, "Prodigy", ICML 2024). Before the first update in parts, a small copy of the optimizer makes updates in one
+step and in two, which have to agree. It needs no gradient of the training, so that ranks with some parameters can do
+it, too, and finds the same in a training that resumes, or whose first learning rate is 0.
 """
 
 import copy
-import inspect
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,30 +20,44 @@ from typing import Any
 import torch
 
 from deeppool.errors import InvalidValueError
+from deeppool.training.small_copy import small_copy
 
 Values = list[dict[str, Any]]
 """Of each group, all but its parameters and their names."""
 CHECKED = 2
-"""Updates to check: in the first one sums of distances from the first weights are zero."""
+"""Updates in which to look for values that steps change."""
+TRIED = 3
+"""Updates of a small copy: in the first one sums of distances from the first weights are zero."""
 
 
 class StepsOfSome:
     """Steps of an optimizer of which each has the gradients of some parameters only."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        """Has checked no update."""
+    def __init__(self, optimizer: torch.optim.Optimizer, *, tried: bool = False) -> None:
+        """Has made no update; ``tried``: whether steps are known to need no gradients of others."""
         self._optimizer = optimizer
+        self._tried = tried
         self._before: Values = []
         """Values that the groups get before each step of the update."""
+        self._after: Values = []
+        """Values that the steps of the update have changed so far."""
         self._updates = 0
         self._names: set[str] = set()
         """Values that steps change."""
 
     def begin(self) -> None:
-        """Begins an update by the values that the groups have."""
+        """Begins an update by the values that the groups have.
+
+        Raises:
+            InvalidValueError: steps of some parameters together are not the step of all.
+        """
+        if not self._tried:
+            _try_in_parts(self._optimizer)
+            self._tried = True
         self._updates += 1
-        if self._names or self._updates <= CHECKED:
+        if self._counts:
             self._before = group_values(self._optimizer)
+            self._after = [{} for _ in self._before]
 
     def step(self, chosen: Collection[torch.nn.Parameter]) -> set[str]:
         """Makes a step of the update on some parameters; returns the names of the values that steps change.
@@ -47,44 +65,72 @@ class StepsOfSome:
         Args:
             chosen: the parameters; the optimizer and hooks on its steps see no others, as they may change those that
                 have no gradient, too.
-
-        Raises:
-            InvalidValueError: it changes a value of a group by the gradients, or adds one.
         """
         if self._names:
-            set_group_values(self._optimizer, self._before)
+            _reset(self._optimizer, self._before)
         with _only(self._optimizer, set(chosen)):
             self._optimizer.step()
-        if self._updates > CHECKED:
-            return self._names
-        after = group_values(self._optimizer)
-        self._names |= changed_values(self._before, after)
-        if self._names:
-            self._check(after, set(chosen))
+        if self._counts:
+            # A step may count in those groups only of which it has gradients.
+            for after, old, new in zip(self._after, self._before, group_values(self._optimizer), strict=False):
+                after.update({key: new[key] for key in changed_values([old], [new])})
+                self._names.update(after)
+            set_group_values(self._optimizer, self._after)
         return self._names
 
-    def _check(self, after: Values, chosen: set[torch.nn.Parameter]) -> None:
-        parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
-        gradients = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
-        set_group_values(self._optimizer, self._before)
-        # The class's own function: hooks of the user count steps, too.
-        with torch.no_grad(), _only(self._optimizer, chosen), _restored(self._optimizer, chosen):
-            inspect.unwrap(type(self._optimizer).step)(self._optimizer)
-        counted = group_values(self._optimizer)
-        set_group_values(self._optimizer, after)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        if found := changed_values(counted, after):
-            name = min(found)
-            does = f"adds '{name}' to its groups"
-            if any(name in group for group in self._before):
-                does = f"computes '{name}' from the gradients of all parameters"
-            raise InvalidValueError(
-                f"a step of {type(self._optimizer).__name__} {does}, and here a step has the gradients of some (choose "
-                "another optimizer, or a plan whose layers all have all GPUs and no gradient_sync)"
-            )
+    @property
+    def _counts(self) -> bool:
+        """Whether steps change values, or may."""
+        return bool(self._names) or self._updates <= CHECKED
+
+
+def _try_in_parts(optimizer: torch.optim.Optimizer) -> None:
+    """Raises an error if updates of the optimizer in two steps are others than in one, or cannot be tried."""
+    name = type(optimizer).__name__
+    try:
+        fault = None
+        if not _close(_tried(optimizer, in_parts=False), _tried(optimizer, in_parts=True)):
+            fault = f"a step of {name} changes a parameter differently without the gradients of others"
+    except Exception as error:
+        fault = f"whether a step of {name} needs all gradients cannot be tried ({type(error).__name__}: {error})"
+    if fault is not None:
+        raise InvalidValueError(
+            f"{fault}, and here a step has the gradients of some (choose another optimizer, or a plan whose layers all "
+            "have all GPUs and no gradient_sync)"
+        )
+
+
+@torch.no_grad()
+def _tried(optimizer: torch.optim.Optimizer, *, in_parts: bool) -> list[Any]:
+    """Returns what updates of a small copy make of it, each in one step or in two."""
+    copied, parameters = small_copy(optimizer)
+    steps = StepsOfSome(copied, tried=True)
+    generator = torch.Generator().manual_seed(1)
+    with torch.random.fork_rng({parameter.device for parameter in parameters if parameter.device.type == "cuda"}):
+        for update in range(TRIED):
+            steps.begin()
+            # Each part has large gradients by turns, so that clipping by the norm of all changes the other one.
+            gradients = [
+                (torch.randn(each.shape, generator=generator) * scale).to(each.device, each.dtype)
+                for each, scale in zip(parameters, itertools.cycle((100, 0.1) if update % 2 else (0.1, 100)))
+            ]
+            for part in (slice(0, None, 2), slice(1, None, 2)) if in_parts else (slice(None),):
+                for parameter, gradient in zip(parameters[part], gradients[part], strict=True):
+                    parameter.grad = gradient
+                steps.step(parameters[part])
+                for parameter in parameters[part]:
+                    parameter.grad = None
+    numbers = [value for value in vars(copied).values() if isinstance(value, int | float | torch.Tensor)]
+    state = [copied.state.get(parameter) for parameter in parameters]
+    return [[parameter.detach() for parameter in parameters], state, group_values(copied), numbers]
+
+
+def _reset(optimizer: torch.optim.Optimizer, before: Values) -> None:
+    """Sets what groups hold, and removes what was added since."""
+    for group, kept in zip(optimizer.param_groups, before, strict=False):
+        for added in set(group).difference(kept, ("params", "param_names")):
+            del group[added]
+    set_group_values(optimizer, before)
 
 
 @contextmanager
@@ -103,35 +149,6 @@ def _only(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> 
         for group, lists in zip(groups, whole, strict=False):
             for key, values in lists.items():
                 group[key][:] = values
-
-
-@contextmanager
-def _restored(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> Iterator[None]:
-    """Restores some parameters and their state: a step may change those that have no gradient."""
-    values = [(parameter, parameter.detach().clone()) for parameter in chosen]
-    known = set(optimizer.state)
-    owners = [
-        key
-        for key, held in optimizer.state.items()
-        if isinstance(held, dict) and (key in chosen or not isinstance(key, torch.nn.Parameter))
-    ]
-    kept = {key: {name: _copied(value) for name, value in optimizer.state[key].items()} for key in owners}
-    try:
-        yield
-    finally:
-        for parameter, value in values:
-            parameter.copy_(value)
-        for parameter in chosen - known:
-            optimizer.state.pop(parameter, None)
-        for key, state in kept.items():
-            own = optimizer.state[key]
-            for name in set(own) - set(state):
-                del own[name]
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor):
-                    own[name].copy_(value)
-                else:
-                    own[name] = value
 
 
 def group_values(optimizer: torch.optim.Optimizer) -> Values:
@@ -176,6 +193,23 @@ def changed_values(before: Sequence[dict[str, Any]], after: Sequence[dict[str, A
         for key in new
         if key not in old or not _equal(old[key], new[key])
     }
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Whether two results are equal up to rounding."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape or torch.equal(one, other) or not (one.is_floating_point() or one.is_complex()):
+            return torch.equal(one, other)
+        rounding = 16 * torch.finfo(one.dtype).eps
+        largest = float(one.abs().nan_to_num(posinf=0.0).max())
+        return torch.allclose(one, other, rtol=rounding, atol=rounding * largest, equal_nan=True)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_close, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_close(one[key], other[key]) for key in one)
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-6) or (one != one and other != other)
+    return type(one) is type(other) and (not isinstance(one, str) or one == other)
 
 
 def _copied(value: Any) -> Any:

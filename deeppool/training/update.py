@@ -172,8 +172,8 @@ class Update:
                     self.optimizer.step()
                 else:
                     if not self._in_parts:
-                        self._in_parts = True
                         self._steps.begin()
+                        self._in_parts = True
                     self._steps.step(now)
             # Of those that the user's optimizer leaves out, too.
             for parameter in now:

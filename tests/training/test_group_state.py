@@ -1,7 +1,9 @@
 """Optimizers that keep state in their groups, in updates whose steps have the gradients of some parameters."""
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -53,24 +55,80 @@ class Collecting(torch.optim.Optimizer):
                     parameter.sub_(parameter.grad * (group["lr"] + group["distance"]))
 
 
-class Late(torch.optim.SGD):
-    """Counts its steps in its groups from the first one on, as timm's Adan and LAMB do."""
+class CountingOwn(torch.optim.Optimizer):
+    """Counts steps by which it divides, from the first one on, in those groups only of which it has gradients."""
 
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__([{"params": parameters[:1]}, {"params": parameters[1:]}], {"lr": torch.tensor(0.1)})
+
+    @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # without a closure
         for group in self.param_groups:
-            group["step"] = group.get("step", 0) + 1
+            given = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if given:
+                group["steps"] = self.following(group.get("steps"))
+            for parameter in given:
+                parameter.sub_(parameter.grad * group["lr"] / group["steps"])
+
+    def following(self, steps: Any) -> Any:
+        return 1 if steps is None else steps + 1
+
+
+class CountingInTensors(CountingOwn):
+    """Counts in a tensor, which stays the same object."""
+
+    def following(self, steps: Any) -> Any:
+        return torch.ones(()) if steps is None else steps.add_(1)
+
+
+class Clipping(torch.optim.SGD):
+    """Clips by the norm of all gradients, as timm's LAMB does; those of the test are too small at first."""
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        torch.nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 10)
         super().step()
 
 
-def train(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], step: Step) -> list[torch.Tensor]:
+class Warming(Clipping):
+    """Has the learning rate 0 in the first update, as at the start of a schedule."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=torch.tensor(0.0))
+
+
+class CountingItself(torch.optim.SGD):
+    """Counts its steps in an attribute."""
+
+    steps = 0
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        self.steps += 1
+        super().step()
+
+
+class Averaging(torch.optim.SGD):
+    """Moves all parameters towards their mean."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        super().step()
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        mean = torch.cat([each.flatten() for each in parameters]).mean()
+        for each in parameters:
+            each.lerp_(mean, 0.1)
+
+
+def train(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], step: Step, shape: tuple[int, ...] = (2,)
+) -> list[torch.Tensor]:
     """Returns the parameters after some updates with an exponential schedule."""
-    parameters = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    parameters = [nn.Parameter(torch.ones(shape)) for _ in range(3)]
     optimizer = make(parameters)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     generator = torch.Generator().manual_seed(0)
     for _ in range(UPDATES):
         for parameter in parameters:
-            parameter.grad = torch.randn(2, generator=generator)
+            parameter.grad = torch.randn(shape, generator=generator)
         step(optimizer, parameters)
         schedule.step()
     return [parameter.detach() for parameter in parameters]
@@ -116,19 +174,22 @@ class Deferred:
     def __call__(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         self.deferred = self.deferred or DeferredOptimizer(optimizer)
         self.deferred.keep_settings()
-        kept = optimizer.param_groups[0]["lr"]
-        now = float(kept)
+        group = optimizer.param_groups[0]
+        now = float(group["lr"])
         # A schedule goes on before the update is complete.
-        kept *= 0.5
+        group["lr"] *= 0.5
         for parameter in parameters:
             self.deferred.update([parameter])
-        assert float(optimizer.param_groups[0]["lr"]) == 0.5 * now
-        kept *= 2
+        assert float(group["lr"]) == 0.5 * now
+        group["lr"] *= 2
 
 
-@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
-def test_an_update_in_parts_counts_once(step: Step) -> None:
-    for found, expected in zip(train(Counting, step), train(Counting, whole), strict=True):
+@pytest.mark.parametrize("make", [Counting, CountingOwn, CountingInTensors])
+@pytest.mark.parametrize("step", [InParts, Deferred])
+def test_an_update_in_parts_counts_once(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], step: Callable[[], Step]
+) -> None:
+    for found, expected in zip(train(make, step()), train(make, whole), strict=True):
         torch.testing.assert_close(found, expected)
 
 
@@ -184,16 +245,150 @@ def test_an_update_in_parts_changes_once_what_has_no_gradient_in_a_part(
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
-def test_a_step_size_from_the_gradients_of_all_parameters_is_refused_in_parts(step: Step) -> None:
-    with pytest.raises(InvalidValueError, match="a step of Collecting computes 'distance' from the gradients of all"):
-        train(Collecting, step)
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum": 0.9, "fused": True}],
+    "Adam": [{}, {"foreach": True}, {"fused": True}, {"amsgrad": True, "maximize": True}],
+    "AdamW": [{}, {"foreach": True}, {"fused": True}],
+    "RMSprop": [{"centered": True, "momentum": 0.9}],
+    "Adagrad": [{}, {"fused": True}, {"lr_decay": 0.1, "initial_accumulator_value": 0.1}],
+} | {name: [{}] for name in ("ASGD", "Adadelta", "Adafactor", "Adamax", "Muon", "NAdam", "RAdam", "Rprop")}
 
 
-@pytest.mark.parametrize("step", [InParts(), Deferred()], ids=["in-parts", "deferred"])
-def test_a_count_that_the_first_step_makes_is_refused_in_parts(step: Step) -> None:
-    with pytest.raises(InvalidValueError, match="a step of Late adds 'step' to its groups, and here a step has the"):
-        train(Late, step)
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, choices in OPTIONS.items() for options in choices], ids=str
+)
+@pytest.mark.parametrize("step", [InParts, Deferred, OfSome])
+def test_optimizers_of_torch_update_in_parts_as_in_one_step(
+    name: str, options: dict[str, Any], step: Callable[[], Step]
+) -> None:
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups = [{"params": parameters[:1], "lr": 0.01}, {"params": parameters[1:]}]
+        return getattr(torch.optim, name)(groups, **options)
+
+    def resume(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        others = [nn.Parameter(torch.ones(6, 5)) for _ in parameters]
+        before, optimizer = make(others), make(parameters)
+        for other in others:
+            other.grad = torch.full_like(other, 0.1)
+        before.step()
+        optimizer.load_state_dict(before.state_dict())
+        return optimizer
+
+    for start in (make, resume):
+        for found, expected in zip(train(start, step(), (6, 5)), train(start, whole, (6, 5)), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_the_optimizers_of_torch_are_known() -> None:
+    """Others compute the loss again, or take no dense gradients."""
+    found = {name for name, each in vars(torch.optim).items() if isinstance(each, type) and hasattr(each, "step")}
+    assert found - {"Optimizer", "LBFGS", "SparseAdam"} == set(OPTIONS)
+
+
+@pytest.mark.parametrize("make", [Collecting, Clipping, Warming, CountingItself, Averaging])
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("step", [InParts, Deferred, OfSome])
+def test_a_step_that_depends_on_other_parameters_is_refused(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], resumed: bool, step: Callable[[], Step]
+) -> None:
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = make(parameters)
+    for number in range(2 if resumed else 1):
+        for parameter in parameters:
+            parameter.grad = torch.full((2,), 0.01)
+        if number < resumed:
+            optimizer.step()
+    before = [parameter.detach().clone() for parameter in parameters]
+    match = rf"a step of {type(optimizer).__name__} changes a parameter differently without the gradients of others"
+    with pytest.raises(InvalidValueError, match=match):
+        step()(optimizer, parameters)
+    for parameter, value in zip(parameters, before, strict=True):
+        assert torch.equal(parameter, value)
+
+
+class Unknown(torch.optim.SGD):
+    """Copies of it cannot be made."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.lock = threading.Lock()
+
+
+def test_an_optimizer_that_cannot_be_tried_is_refused_in_parts() -> None:
+    with pytest.raises(InvalidValueError, match="whether a step of Unknown needs all gradients cannot be tried"):
+        train(Unknown, InParts())
+    train(Unknown, whole)
+
+
+class Drawing(Counting):
+    """Draws numbers, and keeps state of parameters, of its own and of no parameter from the start."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters)
+        self.all = parameters
+        self.total = torch.zeros(())
+        self.state["common"] = {"steps": 0}
+        for parameter in parameters:
+            self.state[parameter]["sum"] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        super().step()
+        self.total += 1
+        self.state["common"]["steps"] += 1
+        for parameter in self.all:
+            parameter.add_(torch.rand(()))
+            self.state[parameter]["sum"] += 1
+
+
+def test_what_tries_an_optimizer_changes_nothing() -> None:
+    parameters = [nn.Parameter(torch.ones(6, 5)) for _ in range(3)]
+    optimizer = Drawing(parameters)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(InvalidValueError, match="a step of Drawing changes a parameter differently"):
+        StepsOfSome(optimizer).begin()
+    assert torch.equal(torch.rand(3), expected)
+    assert (optimizer.total, optimizer.state["common"]) == (0, {"steps": 0})
+    assert [(group["steps"], group["weights"]) for group in optimizer.param_groups] == [(0, 0.0)]
+    assert len(optimizer.state) == 4
+    for parameter in parameters:
+        assert torch.equal(parameter, torch.ones(6, 5))
+        assert torch.equal(parameter.grad, torch.ones(6, 5))
+        assert torch.equal(optimizer.state[parameter]["sum"], torch.zeros(6, 5))
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Averages the iterates of another optimizer, as Lookahead does; that one is clipping or not."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__([each for group in inner.param_groups for each in group["params"]], {"steps": 0})
+        self.param_groups = inner.param_groups
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        self.inner.step()
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    slow = self.state[parameter].setdefault("slow", parameter.clone())
+                    parameter.copy_(slow.lerp_(parameter, 1 / group["steps"]))
+
+
+@pytest.mark.parametrize("step", [InParts, Deferred, OfSome])
+def test_an_optimizer_in_another_one_is_tried_with_it(step: Callable[[], Step]) -> None:
+    def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return Wrapping(torch.optim.Adam(parameters, lr=torch.tensor(0.1)))
+
+    for found, expected in zip(train(adam, step()), train(adam, whole), strict=True):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(InvalidValueError, match="a step of Wrapping changes a parameter differently"):
+        train(lambda parameters: Wrapping(Warming(parameters)), step())
 
 
 def test_a_process_with_some_parameters_counts_but_cannot_take_a_step_size_from_all() -> None:
@@ -205,16 +400,16 @@ def test_a_process_with_some_parameters_counts_but_cannot_take_a_step_size_from_
         update = update_of(optimizer, parameters)
         if make is Collecting:
             assert update_of(optimizer, parameters, model=2).complete
-        for number in range(2):
+        for _ in range(2):
             for parameter in parameters:
                 parameter.grad = torch.ones(2)
-            if make is Collecting and number == 1:
+            if make is Collecting:
                 with pytest.raises(InvalidValueError, match="a plan whose layers all have all GPUs"):
                     update.step()
             else:
                 update.step()
-    # The checks call no hooks of the user.
-    assert len(hooks) == 4
+    # What tries steps calls no hooks of the user.
+    assert len(hooks) == 2
 
 
 def test_eager_sgd_makes_one_step_an_update_or_refuses_what_counts_steps() -> None:

@@ -47,7 +47,8 @@ class DeferredOptimizer:
         current = group_values(self._optimizer)
         try:
             set_group_values(self._optimizer, self._settings)
-            self._steps.step(chosen)
+            counts = self._steps.step(chosen)
+            current = [{key: value for key, value in group.items() if key not in counts} for group in current]
         finally:
             set_group_values(self._optimizer, changed_since(self._settings, current))
         for parameter in chosen:
