@@ -1,8 +1,8 @@
 """Every price that a plan search needs, as arrays over layers and GPU counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,11 @@ class CostTable:
         """
         seconds: Floats = np.array(self.graph.gradient_bytes) * (self.update_per_byte if self.overlap else 0.0)
         return seconds
+
+    @cached_property
+    def all_reduce_time(self) -> Callable[[Sequence[int], int], float]:
+        """Seconds to sum some bytes of gradients over some GPUs, in ascending order; computed once for each of these."""
+        return cache(self.network.all_reduce_time_over)
 
     def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
         """Returns (K, K) from, to: seconds there in forward and back in backward, comm((i, g) -> (j, h))."""

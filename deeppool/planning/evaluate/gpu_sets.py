@@ -42,5 +42,5 @@ def share_gpus(first: GpuSet, second: GpuSet) -> bool:
     """Returns whether two sets of GPUs have one in common."""
     if first[-1] < second[0] or second[-1] < first[0]:
         return False
-    contiguous = all(len(gpus) == gpus[-1] - gpus[0] + 1 for gpus in (first, second))
+    contiguous = len(first) == first[-1] - first[0] + 1 and len(second) == second[-1] - second[0] + 1
     return contiguous or not set(first).isdisjoint(second)

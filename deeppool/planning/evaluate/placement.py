@@ -121,7 +121,7 @@ class Placement:
         all_reduce = sync
         if self.costs.overlap:
             all_reduce = bucket_seconds(
-                self.order, self.gpus, costs.graph.gradient_bytes, costs.network.all_reduce_time_over, costs.graph.tied
+                self.order, self.gpus, costs.graph.gradient_bytes, costs.all_reduce_time, costs.graph.tied
             )
         incoming = map(self.incoming, rows[0])
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()

@@ -4,6 +4,7 @@ It follows a search whose plan may be far from the optimum. Each change is timed
 run and the all-reduces of branches that run side by side, of which the search itself knows less. A change gives
 
     layers, one or several in a row      the next GPU count, or that of the layer before or after them
+    some of the layers in a row          that of the layer before or after them, up to the end of a block
     a branch                             the GPUs of another one, or about as many as it has behind those of one
 
 Where no change makes the plan faster, some at random often lead to one from which others do (iterated local search:
@@ -123,7 +124,7 @@ def _changed(plan: Placement, change: Change, permitted: Permitted) -> Placement
 
 
 def _counts(plan: Placement) -> Iterator[Change]:
-    """Yields other GPU counts for layers in a row of one count, and for each layer."""
+    """Yields other GPU counts for layers in a row of one count, for parts of these, and for each layer."""
     options, count, end = plan.options, len(plan.costs.gpu_counts), 0
     runs = []
     for _, run in itertools.groupby(options):
@@ -134,6 +135,13 @@ def _counts(plan: Placement) -> Iterator[Change]:
         beside = options[max(layers[0] - 1, 0)], options[min(layers[-1] + 1, len(options) - 1)]
         for other in sorted({option - 1, option + 1, *beside} - {option, -1, count}):
             yield layers, other, None
+    for before, after in itertools.pairwise(runs):
+        # Where the count changes inside a block, one layer more or less may only cost a transfer.
+        for end in (layer + 1 for layer in plan.tree.layers if before[0] <= layer < after[-1]):
+            if end < after[0] - 1:
+                yield range(end, after[0]), options[after[0]], None
+            elif end > after[0] + 1:
+                yield range(after[0], end), options[before[0]], None
 
 
 def _places(plan: Placement) -> Iterator[Change]:

@@ -1,5 +1,6 @@
 """Hill climbing, by hand and on random problems: changes make plans faster, keep the limit and share no GPU."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -39,6 +40,28 @@ def test_a_layer_takes_the_gpus_of_the_one_beside_it():
     """Its gradient takes 20 s on two GPUs, and saves 6 of 9 s."""
     costs = layers([(1.0, 2.0)] * 3, [0, 0, ALONE_BYTES], seconds_per_byte=20.0 / ALONE_BYTES)
     assert climb(Placement(costs, (1, 1, 1), (0, 0, 0)), ANY).options == (1, 1, 0)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_layers_in_a_row_are_divided_where_one_more_or_less_would_pay_a_transfer(order):
+    """Two of three layers save 6 of 9 s each on two GPUs, and 20 s of transfers lie between them; the third loses."""
+    costs = layers([(1.0, 2.0)] * 4, [0, 0, 0, ALONE_BYTES][::order], seconds_per_byte=40.0 / ALONE_BYTES)
+    moved = [
+        replace(layer, input_bytes=(ALONE_BYTES // 4,)) if x == 2 else layer
+        for x, layer in enumerate(costs.graph.layers)
+    ]
+    costs = replace(costs, graph=replace(costs.graph, layers=tuple(moved)))
+
+    def placed(*options):
+        return Placement(costs, options[::order], (0,) * 4)
+
+    plan = placed(1, 0, 0, 0)
+    assert plan.iteration_time == pytest.approx(3 + 27)
+    for options in ((1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 1, 1), (0, 0, 0, 0)):
+        assert placed(*options).iteration_time > 30
+    found = climb(plan, ANY)
+    assert found.options == placed(1, 1, 1, 0).options
+    assert found.iteration_time == pytest.approx(3 * 3 + 9)
 
 
 def test_a_branch_moves_to_gpus_beside_another_one():
