@@ -135,17 +135,18 @@ class Placement:
 
     def with_option(self, layers: Collection[int], option: int, start: int | None = None) -> "Placement":
         """Returns the same placement with another GPU count for some layers, and another first GPU if one is given."""
-        options, starts = list(self.options), list(self.starts)
+        options, starts, gpus = list(self.options), list(self.starts), list(self.gpus)
         for layer in layers:
             options[layer] = option
             if start is not None:
                 starts[layer] = start
+            gpus[layer] = range(starts[layer], starts[layer] + self.costs.gpu_counts[option])
         other = replace(self, options=tuple(options), starts=tuple(starts))
-        # Of what is known here only the transfers of these layers and of their readers change.
+        # Of what is known here only these layers' GPUs, their transfers and those of their readers change.
         incoming = list(self._incoming)
         for each in {*layers, *(reader for layer in layers for reader in self.readers[layer])}:
             incoming[each] = other._transfers_to(each)
-        vars(other).update(tree=self.tree, readers=self.readers, _incoming=tuple(incoming))
+        vars(other).update(tree=self.tree, readers=self.readers, gpus=tuple(gpus), _incoming=tuple(incoming))
         return other
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:
