@@ -61,7 +61,7 @@ class CostTable:
 
     @cached_property
     def all_reduce_time(self) -> Callable[[Sequence[int], int], float]:
-        """Seconds to sum some bytes of gradients over some GPUs, in ascending order; computed once for each of these."""
+        """Seconds to sum some bytes of gradients over some GPUs, in ascending order; each is computed once."""
         return cache(self.network.all_reduce_time_over)
 
     def comm(self, sample_bytes: int, place: Locality = SAME_START) -> Floats:
