@@ -50,7 +50,8 @@ class LayerTime:
     forward: float
     backward: float
     spread: float = 0.0
-    """Half the interquartile range of forward + backward over the repetitions, as a fraction of their median."""
+    """Half the interquartile range of forward + backward over the repetitions, as a fraction of their median; where the
+    time comes from two batch sizes, the larger one of theirs."""
     extrapolated: bool = False
     """Whether the batch exceeds the largest measured one, so that the time is a linear extrapolation."""
 
@@ -159,11 +160,14 @@ class Profile:
                 "or use fewer GPUs)"
             )
         measurement: Measurement = self._by_signature[self.graph.layers[layer].signature]  # type: ignore[attr-defined]
-        upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+        spread = self.spread(layer, batch)
+        if spread is None:
+            upper = min(bisect_left(sizes, batch), len(sizes) - 1)
+            spread = max(measurement.spread[max(upper - 1, 0) : upper + 1])
         return LayerTime(
             _interpolate(sizes, measurement.forward, batch),
             _interpolate(sizes, measurement.backward, batch),
-            max(measurement.spread[max(upper - 1, 0) : upper + 1]),
+            spread,
             batch > sizes[-1],
         )
 

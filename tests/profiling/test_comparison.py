@@ -14,7 +14,7 @@ from tests.strategies import make_graph, make_profile
 SPREAD = 0.04
 
 
-def profile_of(times, sizes=(1, 2), spread=SPREAD):
+def profile_of(times, sizes=(1, 2), spreads=(SPREAD, SPREAD)):
     """Three layers of which the last two are alike; ``times`` of both kinds, a third forward, at each size."""
     first, second, third = make_graph([(), (0,), (1,)]).layers
     graph = LayerGraph("drawn", (3,), (first, second, replace(third, signature=second.signature)), 0)
@@ -23,7 +23,7 @@ def profile_of(times, sizes=(1, 2), spread=SPREAD):
             f"signature{index}",
             tuple(time / 3 for time in row),
             tuple(2 * time / 3 for time in row),
-            (spread,) * len(sizes),
+            spreads[: len(sizes)],
         )
         for index, row in enumerate(times)
     ]
@@ -59,6 +59,12 @@ def test_layers_that_changed_beyond_both_spreads_are_listed_heaviest_first():
 def test_noise_is_the_spread_of_both(after, changed):
     found = compare_profiles(BEFORE, profile_of([(after, 2.0), (3.0, 6.0)]))
     assert bool(found.changes) == changed
+
+
+def test_the_spread_of_another_size_hides_no_change():
+    noisy, slower = (profile_of([(1.0, time), (3.0, 6.0)], spreads=(0.5, 0.01)) for time in (2.0, 2.6))
+    (change,) = compare_profiles(noisy, slower).changes
+    assert (change.batch, change.noise) == (2, pytest.approx(0.01 + 0.01 * 1.3))
 
 
 def test_only_sizes_that_both_measured_are_compared():
