@@ -98,9 +98,24 @@ class Cluster:
         return f"{self.name}, {self.gpus} GPUs ({self.inside})"
 
     def link(self, gpu_count: int, first: int = 0) -> Link:
-        """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on."""
-        one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
-        return self.inside if one_node else self.between
+        """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on.
+
+        Where each kind of link is slower in one way, it has the lower bandwidth and the higher latency.
+        """
+        nodes = (first + gpu_count - 1) // self.gpus_per_node - first // self.gpus_per_node + 1
+        if nodes == 1:
+            return self.inside
+        # GPUs in a node of their own each have no link inside one.
+        return self.between if nodes == gpu_count else _slower(self.inside, self.between)
+
+
+def _slower(inside: Link, between: Link) -> Link:
+    """Returns the slower one of two links, or one as slow as both."""
+    bandwidth, latency = min(inside.bandwidth, between.bandwidth), max(inside.latency, between.latency)
+    for link in (between, inside):
+        if (link.bandwidth, link.latency) == (bandwidth, latency):
+            return link
+    return Link(bandwidth, latency, f"{inside.source}; {between.source}")
 
 
 def as_cluster(cluster: Cluster | int) -> Cluster:

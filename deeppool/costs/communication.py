@@ -134,8 +134,12 @@ class Network:
         """Returns the seconds independent of the number of bytes, and the seconds per byte of a sample."""
         if source == destination:
             return 0.0, 0.0
-        first = min(source.gpus[0], destination.gpus[0])
-        link = self.cluster.link(max(source.gpus[-1], destination.gpus[-1]) - first + 1, first)
+        first, last = min(source.gpus[0], destination.gpus[0]), max(source.gpus[-1], destination.gpus[-1])
+        if source.gpus[0] == destination.gpus[0]:
+            link = self.cluster.link(last - first + 1, first)
+        else:
+            node = self.cluster.gpus_per_node
+            link = self.cluster.inside if first // node == last // node else self.cluster.between
         if self.model == "paper" or source.gpus[0] != destination.gpus[0]:
             return link.latency, max(source.largest_shard, destination.largest_shard) / link.bandwidth
         return link.latency, busiest_samples(source, destination) / link.bandwidth
@@ -185,8 +189,9 @@ class Network:
         node = self.cluster.gpus_per_node
         if len(gpus) > node or gpus[0] // node == gpus[-1] // node or self.model == "measured":
             return self.all_reduce_time(len(gpus), size)
-        # The first ones would be in one node: these are priced as if each were in a node of its own.
-        apart = replace(self, cluster=replace(self.cluster, gpus_per_node=1))
+        # The first ones would be in one node: these are priced as if each were in its own, at the slowest link.
+        slowest = self.cluster.link(gpus[-1] - gpus[0] + 1, gpus[0])
+        apart = replace(self, cluster=replace(self.cluster, gpus_per_node=1, between=slowest))
         return apart.all_reduce_time(len(gpus), size)
 
     @property

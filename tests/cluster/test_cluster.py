@@ -1,6 +1,7 @@
 """Clusters: which link a group of GPUs crosses, and where a cluster's name leads."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,15 @@ def test_a_group_from_any_gpu_on_crosses_the_slow_link_if_its_gpus_are_of_two_no
         for end in range(first + 1, 13):
             expected = FAST if len(set(nodes[first:end])) == 1 else SLOW
             assert cluster.link(end - first, first) == expected
+
+
+def test_links_inside_a_node_may_be_the_slow_ones_of_a_group() -> None:
+    cluster = Cluster(gpus=8, gpus_per_node=4, inside=SLOW, between=FAST)
+    assert [cluster.link(count) for count in (1, 4, 5, 8)] == [SLOW] * 4
+    # GPUs 3 and 4 are in a node of their own each, and 5 is beside 4.
+    assert [cluster.link(count, 3) for count in (2, 3)] == [FAST, SLOW]
+    mixed = replace(cluster, inside=Link(1e9, 1e-6, "near"), between=Link(1e11, 1e-3, "far"))
+    assert mixed.link(8) == Link(1e9, 1e-3, "near; far")
 
 
 def test_what_is_exactly_at_a_bound_is_allowed() -> None:

@@ -38,6 +38,15 @@ def test_an_all_reduce_between_nodes_takes_the_slow_link_however_few_gpus_sum(mo
     assert network.all_reduce_time_over(range(8), size) == network.all_reduce_time(8, size)
 
 
+@pytest.mark.parametrize("model", ["ring", "halving-doubling", "hierarchical", "best", "paper"])
+def test_an_all_reduce_takes_the_links_inside_a_node_where_these_are_slow_and_two_gpus_have_one(model):
+    near, far = Link(1e8, 0.0, "near"), Link(1e9, 0.0, "far")
+    network, even = (Network(Cluster(8, "by hand", 4, near, link), model) for link in (far, near))
+    assert network.all_reduce_time_over((3, 4), 10**8) == pytest.approx(0.1)
+    assert network.all_reduce_time_over((2, 3, 4), 10**8) == even.all_reduce_time_over((2, 3, 4), 10**8)
+    assert network.all_reduce_time_over(range(5), 10**8) == even.all_reduce_time_over(range(5), 10**8)
+
+
 @pytest.mark.parametrize("gpus", [2, 3, 8, 16])
 def test_papers_all_reduce_is_one_transfer_of_the_gradients(gpus):
     link = FAST if gpus <= 8 else SLOW

@@ -40,10 +40,11 @@ def test_on_equal_links_a_schedule_costs_its_closed_form(ranks, size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("ranks", [5, 8, 9, 12, 16])
-def test_over_several_nodes_a_ring_costs_its_slowest_link_and_a_hierarchy_both(ranks, size):
+@pytest.mark.parametrize("cluster", [NODES, replace(NODES, inside=SLOW, between=FAST)], ids=["far", "near"])
+def test_over_several_nodes_a_ring_costs_its_slowest_link_and_a_hierarchy_both(cluster, ranks, size):
     for name in ("ring", "hierarchical"):
-        found = schedule_time(NODES, ALL_REDUCES[name](ranks, 4), size)
-        assert found == pytest.approx(PATTERNS[name](NODES, ranks, size)), name
+        found = schedule_time(cluster, ALL_REDUCES[name](ranks, 4), size)
+        assert found == pytest.approx(PATTERNS[name](cluster, ranks, size)), name
 
 
 def test_near_partners_of_halving_doubling_use_the_fast_link():

@@ -105,12 +105,14 @@ def test_totals_of_a_plan_are_those_of_its_layers(problem, limit):
 def test_data_parallel_baseline_puts_every_layer_on_all_gpus(problem):
     profile, cluster, batch = problem
     gpus, shard = cluster.gpus, math.ceil(batch / cluster.gpus)
-    link = cluster.inside if gpus <= cluster.gpus_per_node else cluster.between
+    links = [cluster.inside] * (cluster.gpus_per_node > 1 or gpus == 1)
+    links += [cluster.between] * (gpus > cluster.gpus_per_node)
+    latency, bandwidth = max(link.latency for link in links), min(link.bandwidth for link in links)
     expected = 0.0
     for index, layer in enumerate(profile.graph.layers):
         expected += profile.time(index, shard).total
         if gpus > 1 and layer.parameter_bytes:
-            expected += 2 * (gpus - 1) * link.latency + 2 * (gpus - 1) / gpus * layer.parameter_bytes / link.bandwidth
+            expected += 2 * (gpus - 1) * latency + 2 * (gpus - 1) / gpus * layer.parameter_bytes / bandwidth
     made = plan(*problem)
     assert made.data_parallel_iteration_time == pytest.approx(expected, rel=1e-12)
     # Data parallelism is one of the plans, so the best one is no slower.

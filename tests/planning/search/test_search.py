@@ -73,8 +73,9 @@ class Definition:
             busiest = max([*Counter(a for a, _ in moved).values(), *Counter(b for _, b in moved).values()])
         else:
             busiest = math.ceil(self.batch / min(h, g))
-        gpus = [*range(before, before + h), *range(after, after + g)]
-        link = self._link(gpus)
+        gpus = {*range(before, before + h), *range(after, after + g)}
+        # Between layouts that start elsewhere all samples count as leaving the node if one may.
+        link = self._link(gpus) if before == after or len(self._nodes(gpus)) == 1 else self.cluster.between
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
@@ -218,9 +219,14 @@ class Definition:
         """The GPU of each sample."""
         return [gpu for gpu, shard in enumerate(np.array_split(range(self.batch), count)) for _ in shard]
 
+    def _nodes(self, gpus):
+        return {gpu // self.cluster.gpus_per_node for gpu in gpus}
+
     def _link(self, gpus):
-        nodes = {gpu // self.cluster.gpus_per_node for gpu in (min(gpus), max(gpus))}
-        return self.cluster.inside if len(nodes) == 1 else self.cluster.between
+        """One as slow as all links that the GPUs have among them; of a single GPU the one that it would have."""
+        nodes = len(self._nodes(gpus))
+        links = [self.cluster.inside] * (nodes < len(gpus) or len(gpus) == 1) + [self.cluster.between] * (nodes > 1)
+        return Link(min(link.bandwidth for link in links), max(link.latency for link in links), "")
 
 
 def counts_of(made):
