@@ -27,7 +27,9 @@ def profile_noise(profile: Profile, batch: int) -> float:
     return 0.0 if check is None else max(abs(check.deviation), check.spread)
 
 
-def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: MemoryModel) -> Plan:
+def without_noise(
+    plan: Plan, profile: Profile, costs: CostTable, memory: MemoryModel, *, explained: bool = True
+) -> Plan:
     """Returns data parallelism where the gain of the fastest plan is below the profile's noise, else the plan.
 
     Args:
@@ -35,6 +37,7 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
         profile: profile that the costs were made of.
         costs: costs as run.
         memory: model of what each GPU holds.
+        explained: see :func:`deeppool.planning.assembly.assemble_plan`.
     """
     gain = plan.data_parallel_iteration_time / plan.iteration_time - 1
     noise = profile_noise(profile, -(-plan.global_batch // plan.gpus))
@@ -53,7 +56,7 @@ def without_noise(plan: Plan, profile: Profile, costs: CostTable, memory: Memory
         search_time=plan.search_time,
         amplification_limit=plan.amplification_limit,
         limit_scope=plan.limit_scope,
-        explained=True,
+        explained=explained,
     )
     limit, capacity = plan.amplification_limit, costs.network.cluster.memory
     over = limit is not None and plan.limit_scope == "iteration" and kept.amplification > limit * (1 + TOLERANCE)

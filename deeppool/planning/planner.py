@@ -154,7 +154,7 @@ def plan_from_costs(
         explained=explained,
     )
     if goal == "fastest" and search == "exact" and costs.overlap:
-        made = without_noise(made, profile, costs, memory)
+        made = without_noise(made, profile, costs, memory, explained=explained)
     capacity = costs.network.cluster.memory
     if search == "published" and made.memory and capacity is not None and made.memory[0].total > capacity:
         fullest = made.memory[0]

@@ -236,7 +236,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
     same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
     over_limit = _over_limit(plan, TOLERANCE) if plan.search == "published" else ()
-    return replace(
+    made = replace(
         plan,
         over_limit=over_limit,
         profile_fingerprint=best.profile_fingerprint,
@@ -246,8 +246,8 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
-        optimality=best.optimality if same else _bound(iteration_time, best),
     )
+    return replace(made, optimality=best.optimality if same else _bound(made, best))
 
 
 def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime, update: float) -> LayerAssignment:
@@ -264,12 +264,23 @@ def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime, updat
     )
 
 
-def _bound(iteration_time: float, best: Plan) -> str:
+def _bound(plan: Plan, best: Plan) -> str:
     """Returns the optimality of a plan that the search did not choose."""
     if best.optimality == "heuristic":
         return best.optimality
-    factor = optimality_factor(best.optimality) * iteration_time / best.iteration_time
+    factor = optimality_factor(best.optimality) * _cost(plan) / _cost(best)
     return certificate(factor) if factor > 1 else "bound 1.000"
+
+
+def _cost(plan: Plan) -> float:
+    """Returns what the goal of a plan wants as little of as there can be."""
+    if plan.goal == "ddp_speed":
+        return plan.gpu_seconds
+    if plan.background is None:
+        return plan.iteration_time
+    # Seconds of the cluster for each sample that it trains.
+    beside = (plan.gpus * plan.iteration_time - plan.gpu_seconds) / plan.background.sample_time
+    return plan.iteration_time / (plan.global_batch + beside)
 
 
 def _replan_text(record: Replan) -> str:
