@@ -64,7 +64,7 @@ def _verdict(layer: LayerAssignment, option: AlternativeCost) -> str:
     if option.over_limit:
         text += f"{', but' * (change < 0) or ','} over the limit ({over_limit_text(layer.name, option.over_limit)})"
     elif change < -TOLERANCE * layer.time:
-        text += ", but not taken: see the caution or the bound of the plan"
+        text += ", but not taken: see the plan's goal, search, caution or bound"
     elif change < 0:
         text += " (within rounding)"
     return text
