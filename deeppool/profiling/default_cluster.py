@@ -23,10 +23,11 @@ def cluster_for(profile: Profile, gpus: int, name_or_file: str | None = None) ->
         name_or_file = "loopback"
     if name_or_file is not None:
         return find_cluster(name_or_file, gpus)
-    found = (f"dgx-{gpu.lower()}" for gpu in ("H100", "H200") if gpu in profile.device_name)
+    # Whole words: a GH200 is no H200.
+    found = (f"dgx-{gpu.lower()}" for gpu in ("H100", "H200") if re.search(rf"\b{gpu}\b", profile.device_name))
     dgx, sheet = find_cluster(next(found, "dgx-a100"), gpus), sheet_of(profile.device_name)
-    if sheet is None or dgx.name != "dgx-a100":
+    if sheet is None:
         return dgx
-    # GPUs of one data sheet come with more or less of it, and their names say how much.
-    named = re.search(r"\b(\d+)GB\b", profile.device_name)
-    return replace(dgx, memory=sheet.memory if named is None else 1e9 * int(named[1]))
+    # GPUs of one data sheet come with more or less of it, and their names say how much; last that of a MIG slice.
+    named = re.findall(r"\b(\d+)GB\b", profile.device_name, re.IGNORECASE)
+    return replace(dgx, memory=1e9 * int(named[-1]) if named else sheet.memory)

@@ -35,12 +35,20 @@ def test_a_gpu_is_planned_in_its_dgx_also_in_virtual_time(gpu: str) -> None:
         ("NVIDIA A100 SXM4 80GB", 80e9),
         ("NVIDIA A100-SXM4-80GB", 80e9),
         ("Tesla V100-SXM2-16GB", 16e9),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20e9),
+        ("NVIDIA GH200 480GB", 40e9),
         ("NVIDIA L4", 24e9),
         ("NVIDIA of tomorrow", 40e9),
     ],
 )
 def test_a_gpu_has_its_own_memory_beside_the_links_of_a_dgx(name: str, memory: float) -> None:
     assert cluster_for(profile_on("cuda", name), 8) == replace(find_cluster("dgx-a100", 8), memory=memory)
+
+
+def test_a_slice_of_a_gpu_has_its_own_memory_beside_the_links_of_its_dgx() -> None:
+    dgx = find_cluster("dgx-h100", 8)
+    assert cluster_for(profile_on("cuda", "NVIDIA H100 80GB HBM3"), 8) == dgx
+    assert cluster_for(profile_on("cuda", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 8) == replace(dgx, memory=10e9)
 
 
 def test_a_named_cluster_is_kept() -> None:
