@@ -69,7 +69,7 @@ class CriticalBatch:
 
     def steps(self, batch: int) -> int:
         """Returns the number of steps, at any batch."""
-        return math.ceil(self.least_steps * (1 + self.critical_batch / _checked(batch)))
+        return _round_up(self.least_steps * (1 + self.critical_batch / _checked(batch)))
 
     def __str__(self) -> str:
         return (
@@ -151,12 +151,16 @@ class StepsTable:
         upper = max(1, bisect_left(batches, batch))
         (low, most), (high, fewest) = self.pairs[upper - 1], self.pairs[upper]
         fraction = math.log(batch / low) / math.log(high / low)
-        # A pair's own steps come back to within a few units in the last place, which must not round up.
-        return math.ceil(math.exp(math.log(most) + fraction * math.log(fewest / most)) * (1 - 1e-12))
+        return _round_up(math.exp(math.log(most) + fraction * math.log(fewest / most)))
 
     def __str__(self) -> str:
         (low, most), (high, fewest) = self.pairs[0], self.pairs[-1]
         return f"{self.name}: {most} steps at batch {low} to {fewest} at batch {high} ({self.source})"
+
+
+def _round_up(steps: float) -> int:
+    """Returns the next whole number; one that is off by a few units in the last place does not round up."""
+    return math.ceil(steps * (1 - 1e-12))
 
 
 def _checked(batch: int) -> int:

@@ -22,6 +22,11 @@ def test_far_below_the_critical_batch_twice_the_batch_needs_half_the_steps():
     assert MODEL.steps(8) / MODEL.steps(16) == pytest.approx(2, rel=1e-2)
 
 
+def test_whole_numbers_of_steps_are_not_rounded_up():
+    # 10,000 x (1 + 0.128), which floating point puts above 11,280.
+    assert MODEL.steps(16_000) == 11_280
+
+
 def test_far_above_the_critical_batch_the_steps_stop_falling():
     assert MODEL.steps(2**40) == MODEL.steps(2**50) == 10_001  # rounded up
     assert CriticalBatch("flat", "made up", 10_000, 0).steps(1) == 10_000
