@@ -239,11 +239,15 @@ class Profile:
 def _interpolate(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -> float:
     """Interpolates linearly between measured batch sizes, and extrapolates the last segment.
 
-    An extrapolated time is at least that of the largest size, whatever the noise.
+    An extrapolated time is at least that of the largest size, whatever the noise. At a measured size it is the measured
+    time, to the last bit: without a spread, two profiles are compared for equality.
     """
+    upper = bisect_left(sizes, batch)
+    if upper < len(sizes) and sizes[upper] == batch:
+        return times[upper]
     if len(sizes) == 1:
         return times[0] * batch / sizes[0]
-    upper = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+    upper = min(max(upper, 1), len(sizes) - 1)
     lower = upper - 1
     share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
     return max(times[lower] + share * (times[upper] - times[lower]), times[upper] if share > 1 else 0.0)

@@ -67,6 +67,12 @@ def test_the_spread_of_another_size_hides_no_change():
     assert (change.batch, change.noise) == (2, pytest.approx(0.01 + 0.01 * 1.3))
 
 
+def test_a_time_without_spread_that_stays_the_same_has_not_changed_beside_one_that_has():
+    # Interpolated from the smaller size, 0.3 would come out differently beside 0.1 and 0.2.
+    before, after = (profile_of([(time, 0.3), (3.0, 6.0)], spreads=(0.0, 0.0)) for time in (0.1, 0.2))
+    assert [change.batch for change in compare_profiles(before, after).changes] == [1]
+
+
 def test_only_sizes_that_both_measured_are_compared():
     found = compare_profiles(BEFORE, profile_of([(9.0, 2.0), (9.0, 6.0)], sizes=(4, 2)[::-1]))
     assert found.batch_sizes == (2,)
