@@ -1,5 +1,6 @@
 """Options and output of ``deeppool frontier --background``: collocation compared with static partitions."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,9 @@ from deeppool.cli.output import show
 
 if TYPE_CHECKING:
     from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, SharingAnswer
+
+WIDTH = 180
+"""Columns of the widest table, of a thousand GPUs."""
 
 BackgroundOption = Annotated[
     str | None,
@@ -91,7 +95,7 @@ def partition_table(shared: "SharedCluster") -> str:
         "the background in its idle time,",
         "on the given number of GPUs with the given iteration limit; the other GPUs train the background alone.",
     ]
-    return "\n".join([str(shared), "", format_tables(table, width=140).strip(), "", *notes])
+    return "\n".join([str(shared), "", format_tables(table, width=WIDTH).strip(), "", *notes])
 
 
 def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
@@ -116,4 +120,12 @@ def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
     value = f"{point.speedup:.2f}x" if what == "speedup" else format_rate(point.throughput, 4)
     # Rounded first, and 0 added: a loss that shows as 0 has no sign.
     more = format_percent(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
-    return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {point.amplification_limit:.2f})"
+    return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {_limit(point.amplification_limit)})"
+
+
+def _limit(limit: float) -> str:
+    """A limit of few digits that permits the plan: no lower, beyond the search's tolerance."""
+    from deeppool.costs.amplification import TOLERANCE
+
+    least = math.ceil(1e4 * limit * (1 - TOLERANCE)) / 1e4
+    return f"{least:.2f}" if least == round(least, 2) else f"{least:.4f}"

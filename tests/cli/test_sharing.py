@@ -1,12 +1,14 @@
 """``deeppool frontier --background``: the table, the one answer, and JSON."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 import deeppool as dp
 from deeppool.cli import app
+from deeppool.cli.sharing import partition_table
 from deeppool.errors import InvalidValueError, PlanError
 from tests.strategies import make_graph, profile_from_times
 
@@ -36,9 +38,24 @@ def test_the_table_has_a_line_per_partition_with_what_collocation_gains(profile,
     assert [row[:10] for row in rows] == ["1 + 3 GPUs", "2 + 2 GPUs", "4 + 0 GPUs"]
     # Partitions of 1000 + 6000, 1333 + 4000 and 1600 + 0 samples/s.
     assert [row.split()[4:6] for row in rows] == [["1.00x", "7,000"], ["1.33x", "5,333"], ["1.60x", "1,600"]]
-    assert "1.60x (+19.9 %; 4 GPUs, limit 1.00)" in rows[1]
+    assert "1.60x (+19.9 %; 4 GPUs, limit 1.0007)" in rows[1]
     assert max(map(len, done.stdout.splitlines()[2:])) <= 150
     assert "no interference modelled" in done.stdout
+
+
+def test_a_limit_in_the_table_permits_its_plan(profile, tmp_path):
+    # 7 samples divide into 2, 2, 2 and 1, or 4 and 3: amplifications of many digits.
+    shared = dp.share(dp.load(profile), 4, 7, dp.load(profile))
+    matched = [point for each in shared.comparisons() for point in (each.fastest, each.highest_throughput)]
+    printed = [float(limit) for limit in re.findall(r"limit ([\d.]+)\)", partition_table(shared))]
+    assert len(printed) == len(matched)
+    for point, limit in zip(matched, printed, strict=True):
+        assert 0 <= limit - point.amplification_limit * (1 - 1e-9) < 1.1e-4
+
+
+def test_the_table_of_many_gpus_is_not_cut_off(profile, background):
+    shared = dp.share(dp.load(profile), 1024, 1024, dp.load(background))
+    assert "…" not in partition_table(shared)
 
 
 def test_json_is_the_record_and_equals_the_file(profile, background, tmp_path):
