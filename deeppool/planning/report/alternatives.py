@@ -116,7 +116,7 @@ def _counts(layer: LayerAssignment) -> tuple[CountCost, ...]:
 
 def _layer_table(layer: LayerAlternatives) -> "Table":
     rows = table("GPUs", "time", "transfers", "all-reduce", "amplification", "iteration", title=layer.name)
-    rows.add_column("over the limit")
+    rows.add_column("over the limit", overflow="fold")
     for cost in layer.counts:
         change = cost.iteration_time_change
         effect = "the plan's" if cost.chosen else f"{'+' if change >= 0 else ''}{format_seconds(change)}"

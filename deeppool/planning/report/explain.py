@@ -9,6 +9,8 @@ from deeppool.units import format_seconds
 
 WIDTH = 120
 """Columns of text that a notebook's cell has on a laptop."""
+MOST_NAME = 48
+"""Columns of a layer's name; the rest of a longer one is on the next line."""
 
 
 def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple[int, ...]) -> str:
@@ -20,8 +22,9 @@ def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple
         gpu_counts: GPU counts that were searched, ascending.
     """
     rows = table("layer", "GPUs", "time", "amplification", title=title)
-    rows.columns[0].no_wrap = True
-    rows.add_column("why not fewer, why not more")
+    # Wider than this, names would leave no room for the numbers.
+    rows.columns[0].width = max(5, min(MOST_NAME, max(len(layer.name) for layer in layers)))
+    rows.add_column("why not fewer, why not more", overflow="fold")
     explained = is_explained(layers)
     for layer in layers:
         why = reason(layer, gpu_counts) if explained else ""

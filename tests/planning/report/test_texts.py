@@ -38,3 +38,13 @@ def test_a_table_is_the_same_text_in_a_kernel(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert text() == elsewhere
+
+
+def test_long_names_of_layers_cut_off_nothing() -> None:
+    """Those of adapters in a transformer have 90 characters and more."""
+    layers = tuple(replace(layer, name=f"base_model.{'encoder.' * 10}{layer.name}") for layer in PROFILE.graph.layers)
+    made = dp.plan(replace(PROFILE, graph=replace(PROFILE.graph, layers=layers)), 4, 8, 2.0)
+    for text in (made.explain(), alternatives_of(made).explain()):
+        assert "…" not in text[text.index("GPUs  ") :]
+    names = "".join(line[:50].strip() for line in made.explain().splitlines())
+    assert layers[0].name + layers[1].name in names
