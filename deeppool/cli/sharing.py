@@ -1,6 +1,5 @@
 """Options and output of ``deeppool frontier --background``: collocation compared with static partitions."""
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,17 +114,11 @@ def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
 
 def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
     """A collocated plan's value, its gain over the partition, its GPUs and its iteration limit."""
+    from deeppool.costs.amplification import format_limit
     from deeppool.units import format_percent, format_rate
 
     value = f"{point.speedup:.2f}x" if what == "speedup" else format_rate(point.throughput, 4)
     # Rounded first, and 0 added: a loss that shows as 0 has no sign.
     more = format_percent(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
-    return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {_limit(point.amplification_limit)})"
-
-
-def _limit(limit: float) -> str:
-    """A limit of few digits that permits the plan: no lower, beyond the search's tolerance."""
-    from deeppool.costs.amplification import TOLERANCE
-
-    least = math.ceil(1e4 * limit * (1 - TOLERANCE)) / 1e4
-    return f"{least:.2f}" if least == round(least, 2) else f"{least:.4f}"
+    limit = format_limit(point.amplification_limit)
+    return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {limit})"

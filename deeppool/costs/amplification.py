@@ -1,5 +1,7 @@
 """GPU-second amplification: what parallel time costs against one GPU (DeepPool, section 4)."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,3 +21,9 @@ def time_allowance(
     if np.isinf(limit):
         return np.full_like(single_gpu_time / gpu_count, np.inf)
     return limit * single_gpu_time / gpu_count * (1 + TOLERANCE)
+
+
+def format_limit(limit: float) -> str:
+    """Returns a limit in few digits that is no lower, beyond the search's tolerance: it permits the same plan."""
+    least = math.ceil(1e4 * limit * (1 - TOLERANCE)) / 1e4
+    return f"{least:.2f}" if least == round(least, 2) else f"{least:.4f}"

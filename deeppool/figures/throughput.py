@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import plotly.graph_objects as go
 
 from deeppool.base.arguments import typed
+from deeppool.costs.amplification import format_limit
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.figures.frontier import THIS_PLAN
@@ -105,12 +106,12 @@ _HOVER = (
 
 def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
     """Returns hover texts of a point: strategy, GPUs, iteration time, throughputs, ratio to data parallelism."""
-    rest = shared.gpus - point.gpus
+    rest, limit = shared.gpus - point.gpus, ""
+    if point.strategy == "burst parallel":
+        limit = f" (limit {format_limit(point.amplification_limit)} of the iteration)"
     return [
         f"{point.strategy}, {'collocated' if point.collocated else 'static partition'}",
-        f"{_gpus(point.gpus)} (limit {point.amplification_limit:.3f} of the iteration), {rest} for the background alone"
-        if point.strategy == "burst parallel"
-        else f"{_gpus(point.gpus)}, {rest} for the background alone",
+        f"{_gpus(point.gpus)}{limit}, {rest} for the background alone",
         format_seconds(point.iteration_time),
         f"{format_rate(point.foreground_throughput, 4)} foreground + "
         f"{format_rate(point.background_throughput, 4)} background",

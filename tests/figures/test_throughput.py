@@ -68,7 +68,7 @@ def test_hover_texts_say_what_makes_a_point_a_plan():
     curve = traces(figures.throughput(shared_cluster()))["burst parallel, collocated"]
     assert list(curve.customdata[0]) == [
         "burst parallel, collocated",
-        "4 GPUs (limit 1.000 of the iteration), 0 for the background alone",
+        "4 GPUs (limit 1.00 of the iteration), 0 for the background alone",
         "10 ms",
         "1,600 foreground + 4,800 background",
         "4.00",
