@@ -182,7 +182,10 @@ def split_log(log: Sequence[Sequence[float]], cuts: Sequence[tuple[float, float]
             GPU the clock again.
         cuts: (clock, seconds that the process had used) at the end of each part.
     """
-    done = [0.0, *(steps_done(log, *cut) for cut in cuts)]
+    done = [0.0]
+    for cut in cuts:
+        # What a job used after the foreground had ended is estimated, and so may be too much.
+        done.append(max(done[-1], steps_done(log, *cut)))
     losses: list[list[float]] = [[] for _ in cuts]
     for clock, _, loss in log[1:]:
         # A step in progress at the end belongs to the last part.

@@ -230,3 +230,10 @@ def test_the_parts_of_a_phase_add_up_to_the_whole(durations: list[float], cuts: 
     assert sum(steps for steps, _ in parts) == pytest.approx(steps_done(log, *at[-1]))
     assert all(steps >= 0 for steps, _ in parts)
     assert sum(len(losses) for _, losses in parts) == len(durations)
+
+
+def test_no_part_of_a_phase_takes_steps_from_the_one_before() -> None:
+    """The CPU time by the end of the last part is estimated: here less than was read when the part before ended."""
+    before, after = split_log(LOG, [(14.0, 4.0), (14.5, 3.5)])
+    assert before == (pytest.approx(1.5), [2.3])
+    assert after == (0.0, [2.2])
