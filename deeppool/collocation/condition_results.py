@@ -68,7 +68,7 @@ class BoundResults:
     work: WorkDone = field(default_factory=WorkDone)
 
     def interval(self, alone: float, batch: int) -> BoundInterval:
-        """Summarises the bound; ``alone`` are the foreground's seconds alone, ``batch`` is the background's."""
+        """Summarises the bound; ``alone`` are the foreground's seconds alone, ``batch`` a background step's samples."""
         seconds = mean(self.rounds)
         return BoundInterval(
             bound=self.bound,

@@ -63,6 +63,11 @@ class BackgroundJob:
             positive_number("memory of a background job", self.budget, "in bytes, or as '2GB'")
 
     @property
+    def step_samples(self) -> int:
+        """Samples of a step, which is an update: of several batches where gradients accumulate."""
+        return self.batch * (self.job.accumulation if isinstance(self.job, TrainingJob) else 1)
+
+    @property
     def name(self) -> str:
         """Its label, or the name of its model."""
         if self.label is not None:

@@ -72,7 +72,7 @@ def build_run_record(
         sharing=None if sharing is None else replace(sharing, max_slowdown=measured.bound),
         bounds=()
         if setup is None or len(bounds) == 1
-        else tuple(bound.interval(alone.iteration_time.mean, setup.job.batch) for bound in bounds),
+        else tuple(bound.interval(alone.iteration_time.mean, setup.job.step_samples) for bound in bounds),
         governors=governor_results(sharing, results.last),
     )
 
@@ -117,8 +117,8 @@ def _background(
     job, by_itself = setup.job, results.background_alone
     collocated = last_measured(results.bounds).work
     losses = [*(loss for bound in results.bounds for loss in bound.work.losses), *by_itself.losses]
-    throughput = job.batch * collocated.steps / collocated.seconds
-    alone_throughput = job.batch * by_itself.steps / by_itself.seconds
+    throughput = job.step_samples * collocated.steps / collocated.seconds
+    alone_throughput = job.step_samples * by_itself.steps / by_itself.seconds
     # A job that ended early did nothing alone; the foreground's results are valid all the same.
     harvest = throughput / alone_throughput if alone_throughput else 0.0
     idle = sum(alone.idle_share) / len(alone.idle_share)

@@ -14,10 +14,15 @@ import deeppool as dp
 from deeppool.base.live_sample import LiveSample
 from deeppool.base.sharing import POLICIES
 from deeppool.cluster.cluster import find_cluster
+from deeppool.collocation.background_jobs import BackgroundJobs, WorkDone
+from deeppool.collocation.background_placement import PROCESS, BackgroundSetup
+from deeppool.collocation.collocated_processes import CollocatedProcesses
+from deeppool.collocation.condition_results import BoundResults, assign_to_bounds
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import ForegroundResult, RunRecord, summarise
-from deeppool.runs.launch_record import add_cost_saved
+from deeppool.runs.interleaved_measurement import RunResults
+from deeppool.runs.launch_record import add_cost_saved, build_run_record
 from deeppool.scheduling.governor import BLOCK, DENSE, is_alone
 from deeppool.simulation.plan.simulate import simulate
 from deeppool.units import format_percent
@@ -175,6 +180,24 @@ def test_the_harvest_is_collocated_throughput_over_throughput_alone(collocated) 
     assert back.harvest_of_idle == pytest.approx(back.harvest / (sum(alone.idle_share) / 2))
     assert math.isfinite(back.first_loss)
     assert math.isfinite(back.last_loss)
+
+
+def test_a_step_of_a_background_that_accumulates_gradients_counts_all_its_batches() -> None:
+    training = dp.TrainingJob(model=EXAMPLE, dataset=list, optimizer=lambda named: None, accumulation=3)
+    job = dp.BackgroundJob(training, batch=2)
+    answers = [
+        {"times": [1.0], "bounds": [0], "busy": 0.5, "wall": 1.0, "run_delays": [], "spans": [[]]} for _ in range(2)
+    ]
+    results = RunResults([BoundResults(None, 0.0, work=WorkDone(steps=6.0, seconds=4.0, phases=[(6.0, 4.0)]))])
+    results.background_alone = WorkDone(steps=10.0, seconds=2.0, phases=[(10.0, 2.0)])
+    for condition in (results.active_cores, results.collocated):
+        condition.add(answers)
+    assign_to_bounds(answers, results.bounds)
+    results.last = answers
+    processes = CollocatedProcesses(2, None, BackgroundJobs(job, None))
+    setup = BackgroundSetup(job, dp.Sharing(), PROCESS)
+    back = build_run_record(two_layer_plan(2), setup, processes, results).background
+    assert (back.throughput, back.alone_throughput, back.harvest) == (6 / 4 * 2 * 3, 10 / 2 * 2 * 3, 0.3)
 
 
 @pytest.mark.processes
