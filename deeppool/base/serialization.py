@@ -33,6 +33,11 @@ LARGEST: Mapping[type, float] = {bool: 1, int: number_checks.LARGEST, float: 1e3
 numpy's."""
 
 
+def may_hold(number: float) -> bool:
+    """Whether a file may hold a float: it is finite, and within :data:`LARGEST`."""
+    return abs(number) <= LARGEST[float]
+
+
 @runtime_checkable
 class Record(Protocol):
     """A dataclass that can be a file."""

@@ -1,6 +1,5 @@
 """The training of a background job in any process: its task, its stream, and its steps in pieces."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.pieces import longest_piece, single_stage, split_model
 from deeppool.device.background_stream import background_stream
@@ -96,9 +96,9 @@ class BackgroundTraining:
         return {
             "updates": self.updates,
             "samples": self.samples,
-            "first_loss": _finite(self.first_loss),
-            "last_loss": _finite(self.last_loss),
-            "final_loss": _finite(self.final_loss),
+            "first_loss": _recordable(self.first_loss),
+            "last_loss": _recordable(self.last_loss),
+            "final_loss": _recordable(self.final_loss),
             "clock": time.perf_counter() + clock_offset,
         }
 
@@ -126,6 +126,6 @@ def load_task(setup: Message, place: torch.device) -> tuple[TrainingTask, int]:
     return user_task(saved, batch, place, background=True), batch
 
 
-def _finite(loss: float | None) -> float | None:
-    """Returns the loss; None where it is not finite, which JSON cannot express."""
-    return loss if loss is not None and math.isfinite(loss) else None
+def _recordable(loss: float | None) -> float | None:
+    """Returns the loss; None where it is no number that a record may hold."""
+    return loss if loss is not None and serialization.may_hold(loss) else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.background_training import KEPT_PIECES, BackgroundTraining
 from deeppool.collocation.cpu_sampler import CpuSampler, Piece, computing_intervals, intersections
@@ -166,8 +167,8 @@ class BackgroundWorker:
             before = time.process_time()
             loss = self.training.step()
             self._slowest = max(self._slowest, time.process_time() - before)
-            if not math.isfinite(loss):
-                return {"why": f"its loss is {loss} after step {self.training.updates}", **self.progress()}
+            if not serialization.may_hold(loss):
+                return {"why": f"its loss is {loss:g} after step {self.training.updates}", **self.progress()}
             if checkpoints.path is not None and self.training.updates % checkpoints.every == 0:
                 checkpoints.save(self._save_shard, self.training.updates)
                 saved = self.training.updates

@@ -8,7 +8,7 @@ have trained, and hold the memory that they need.
               running → crashed or hung: started again from its checkpoint, if restarts are left
               running → over its budget, or the machine is short of memory: asked to write a checkpoint and stop,
                         killed if it does not
-              running → its loss is not finite: over
+              running → its loss is no number, or huge: over
 """
 
 import logging

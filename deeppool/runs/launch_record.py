@@ -4,6 +4,7 @@ import datetime
 import math
 from dataclasses import replace
 
+from deeppool.base import serialization
 from deeppool.base.sharing import policy_name
 from deeppool.collocation.background_jobs import BackgroundJobs
 from deeppool.collocation.background_placement import BackgroundSetup
@@ -139,9 +140,9 @@ def _background(
 
 
 def _mean(losses: list[float]) -> float | None:
-    """Returns the mean of some losses; None where it is not finite, which JSON cannot express, or there are none."""
+    """Returns the mean of some losses; None where it is no number that a record may hold, or there are none."""
     mean = sum(losses) / len(losses) if losses else math.nan
-    return mean if math.isfinite(mean) else None
+    return mean if serialization.may_hold(mean) else None
 
 
 def _notes(ranks: int, cores: int, changes: int) -> tuple[str, ...]:

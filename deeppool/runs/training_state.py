@@ -1,9 +1,9 @@
 """Settings of a training, which do not change, and its progress, which does."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from deeppool.base import serialization
 from deeppool.base.run_control import RunControl
 from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.supervisor import Supervisor
@@ -150,7 +150,7 @@ def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: Ch
         checkpoints: checkpoints that the training can resume from, for the error.
 
     Raises:
-        RunError: the loss is not finite.
+        RunError: the loss is not finite, or beyond what a record may hold.
     """
     # Of eager-SGD a rank that is late in its update finds it complete.
     share = sum(report["computed_share"] for report in reports)
@@ -159,13 +159,14 @@ def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: Ch
     rate = next((report["learning_rate"] for report in reports if "learning_rate" in report), None)
     step, loss = reports[0]["step"], sum(report["loss"] for report in reports)
     loss = loss / share if late and share else loss
-    if math.isfinite(loss):
+    if serialization.may_hold(loss):
         return Metrics(step, float(loss), seconds, samples / seconds, rate)
     # fp16 overflowed, and the update was skipped.
     if any(report["skipped"] for report in reports):
         return Metrics(step, None, seconds, samples / seconds, rate)
-    where = " and ".join(f"rank {report['rank']}" for report in reports if not math.isfinite(report["loss"]))
+    ranks = [f"rank {report['rank']}" for report in reports if not serialization.may_hold(report["loss"])]
+    where = f", on {' and '.join(ranks)}" if ranks else ""
     raise RunError(
-        f"the loss is {loss} after update {step} of {model}, on {where}{checkpoints.status()} "
+        f"the loss is {loss:g} after update {step} of {model}{where}{checkpoints.status()} "
         "(lower the learning rate, clip gradients, or look at the data)"
     )

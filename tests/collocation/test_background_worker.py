@@ -1,7 +1,8 @@
 """A background job's training: the one of a plain loop, bit by bit, however often it was interrupted."""
 
 import os
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -119,10 +120,20 @@ def test_two_jobs_do_not_write_checkpoints_to_one_folder(tmp_path: Path) -> None
     assert serve(worker, tmp_path / "kept", steps=1)["why"] == "finished"
 
 
-def test_a_loss_that_is_not_finite_ends_the_job_without_a_checkpoint(tmp_path: Path) -> None:
-    job = training(partial(NonFinite, 3))
+def huge(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Finite, but more than a record may hold, where the outputs are not finite."""
+    loss = torch.nn.functional.cross_entropy(outputs, target)
+    return torch.where(loss.isfinite(), loss, loss.new_tensor(1e31))
+
+
+# A sample more is read to capture a loss of one's own.
+@pytest.mark.parametrize(("loss", "last", "step"), [(None, "nan", 3), (huge, "1e+31", 4)])
+def test_a_loss_that_no_record_may_hold_ends_the_job_without_a_checkpoint(
+    loss: Callable | None, last: str, step: int, tmp_path: Path
+) -> None:
+    job = replace(training(partial(NonFinite, step)), loss=loss)
     over = serve(start(job, tmp_path), tmp_path / "kept", every=1)
-    assert over["why"] == "its loss is nan after step 3"
+    assert over["why"] == f"its loss is {last} after step 3"
     assert over["last_loss"] is None
     assert latest(tmp_path / "kept").name == "step-000002"
 

@@ -107,6 +107,11 @@ def test_a_skipped_update_has_no_loss_and_any_other_loss_must_be_finite() -> Non
     assert metrics_of(overflowed, 8, "m", NO_CHECKPOINTS).loss is None
     with pytest.raises(RunError, match=r"the loss is nan after update 3 of m, on rank 1; there is no checkpoint"):
         metrics_of([report(3, 0), report(3, 1, loss=math.nan)], 8, "m", NO_CHECKPOINTS)
+    # A record with it could not be read again.
+    with pytest.raises(RunError, match=r"the loss is 1e\+31 after update 3 of m, on rank 1; there is no checkpoint"):
+        metrics_of([report(3, 0), report(3, 1, loss=1e31)], 8, "m", NO_CHECKPOINTS)
+    with pytest.raises(RunError, match=r"the loss is 1.2e\+30 after update 3 of m; there is no checkpoint"):
+        metrics_of([report(3, rank, loss=6e29) for rank in (0, 1)], 8, "m", NO_CHECKPOINTS)
 
 
 @pytest.mark.parametrize(("updates", "due"), [(0, 5), (4, 5), (5, 10), (10, 12)])
