@@ -86,8 +86,8 @@ class JobProcess:
             steps=message["updates"],
             samples=done.samples + message["samples"] - self.samples,
             first_loss=message["first_loss"] if done.first_loss is None else done.first_loss,
-            last_loss=message["last_loss"],
-            # None before the first step of a restart.
+            # None before the first step of a restart, and where it is no number.
+            last_loss=message["last_loss"] if message["samples"] else done.last_loss,
             final_loss=done.final_loss if message["final_loss"] is None else message["final_loss"],
         )
         self.reported_at, self.samples = clock, message["samples"]

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import psutil
@@ -11,7 +12,8 @@ import pytest
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import containment, supervisor
-from deeppool.collocation.containment import Usage
+from deeppool.collocation.containment import ResourceWatch, Usage
+from deeppool.collocation.job_process import JobHistory, JobProcess
 from deeppool.collocation.job_queue import BackgroundJob, JobLists, JobQueue
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.job import Job
@@ -154,6 +156,21 @@ def test_a_job_that_dies_is_started_again_as_often_as_allowed(make_supervisor, l
     (outcome,) = running.outcomes()
     assert outcome.faults == ("was killed by signal 11", "failed in step 3: ValueError: boom")
     assert (outcome.ended, outcome.restarts, outcome.steps, outcome.samples) == (outcome.faults[1], 1, 2, 14)
+
+
+def test_a_restarted_job_keeps_its_last_loss_until_its_next_step() -> None:
+    history = JobHistory(job(), rank=0)
+
+    def report(process: JobProcess, samples: int, last_loss: float | None) -> float | None:
+        losses = {"first_loss": last_loss, "last_loss": last_loss, "final_loss": last_loss}
+        process.record_progress({"cpu": 1.0, "slowest": 0.1, "updates": 5, "samples": samples, **losses}, 0.0)
+        return history.record.last_loss
+
+    first, second = (JobProcess(history, FakeProcess(0, SimpleQueue()), ResourceWatch(None)) for _ in range(2))
+    assert report(first, 10, 1.0) == 1.0
+    assert report(second, 0, None) == 1.0
+    # A step without a number for its loss.
+    assert report(second, 2, None) is None
 
 
 @pytest.mark.parametrize(
