@@ -124,7 +124,8 @@ class Multiprocessors:
         for wave in self._waves:
             self.busy += wave.blocks * seconds
             wave.left -= seconds * wave.rate
-            if wave.left > CLOSE:
+            # After hours of virtual time the clock tells no shorter times than CLOSE apart: it would stand still.
+            if wave.left > CLOSE and self.now + wave.left > self.now:
                 remaining.append(wave)
             else:
                 wave.kernel.running -= wave.blocks

@@ -37,6 +37,13 @@ def test_a_kernel_alone_takes_its_latency_and_its_waves() -> None:
     assert work.alone(4) == 3.5
 
 
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.7, 1e-5])
+def test_kernels_end_also_when_the_clock_tells_no_short_times_apart(seconds: float) -> None:
+    device = Multiprocessors(1, 1.0, now=2.0**20)
+    kernel = device.start(KernelWork(0.0, blocks=1, block_seconds=seconds))
+    assert device.advance(device.next_time()) == [kernel]
+
+
 def test_a_kernel_without_blocks_takes_its_latency_beside_a_full_device() -> None:
     ends = run(
         Multiprocessors(1, 1.0), {0.0: [("full", KernelWork(0, 1, 5.0), {})], 1.0: [("copy", KernelWork(2.0), {})]}
