@@ -29,7 +29,6 @@ class ProcessMeter:
         """Starts counting."""
         self._root = psutil.Process()
         self._cpu: dict[psutil.Process, float] = {}
-        self._names: dict[psutil.Process, str] = {}
         self._read_at = time.perf_counter()
         self.read()
 
@@ -43,13 +42,13 @@ class ProcessMeter:
             try:
                 with process.oneshot():
                     times, memory = process.cpu_times(), process.memory_info().rss
-                    name = self._names.get(process) or _name(process)
+                    # Not kept: one that was just forked has its parent's name.
+                    name = _name(process)
             except psutil.Error:
                 continue  # it has ended meanwhile
-            self._cpu[process], self._names[process] = times.user + times.system, name
+            self._cpu[process] = times.user + times.system
             used = self._cpu[process] - before.get(process, 0.0)
             found.append(ProcessSample(process.pid, name, memory, used / seconds if seconds else 0.0))
-        self._names = {process: self._names[process] for process in self._cpu}
         return tuple(found)
 
 

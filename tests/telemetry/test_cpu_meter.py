@@ -127,6 +127,21 @@ def test_a_process_of_a_process_belongs_to_the_run(start: Callable[..., Burner])
     assert burner.process.pid in began
 
 
+def test_a_process_that_runs_another_program_has_its_name(in_the_checkout: None) -> None:
+    """As one that was forked, and has its parent's name before."""
+    meter = ProcessMeter()
+    with subprocess.Popen(
+        ["sh", "-c", f"read line; exec {sys.executable} -m {MODULE}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        names = [sample.name for sample in meter.read() if sample.pid == process.pid]
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        names += [sample.name for sample in meter.read() if sample.pid == process.pid]
+        process.kill()
+    assert names == ["sh", MODULE]
+
+
 def test_a_core_was_busy_at_least_as_long_as_a_process_burned_on_it(start: Callable[..., Burner]) -> None:
     core = usable_cores()[-1]
     burner = start(str(core))
