@@ -5,8 +5,9 @@ one clock, so a transfer's span is cut where the last participant entered it: be
 idle, and the background may run.
 """
 
+import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -28,17 +29,38 @@ def iteration_spans(answers: Sequence[Message], iteration: int) -> list[RankSpan
         for rank, answer in enumerate(answers)
         for kind, stage, name, start, end in answer["spans"][iteration]
     ]
-    entered: dict[tuple[str, int, str], float] = defaultdict(float)
-    for _, kind, stage, name, start, _ in spans:
-        key = (kind, stage, name)
+    keys = _transfers(spans)
+    entered: dict[tuple[SpanKind, int, str, int], float] = defaultdict(float)
+    for key, (*_, start, _) in zip(keys, spans, strict=True):
         entered[key] = max(entered[key], start)
     cut = []
-    for rank, kind, stage, name, start, end in spans:
-        last = entered[kind, stage, name]
+    for key, (rank, kind, stage, name, start, end) in zip(keys, spans, strict=True):
+        last = entered[key]
         # A sender that finished before the receiver started was never waiting.
         waited = kind in ("reshard", "sync") and last < end
         cut.append((rank, kind, stage, name, max(start, last) if waited else start, end))
     return cut
+
+
+def _transfers(spans: Sequence[RankSpan]) -> list[tuple[SpanKind, int, str, int]]:
+    """Returns for each span the kind, stage and name that its transfer has on all ranks, and which of those it is.
+
+    Where gradients accumulate, each batch has its own. A rank may start it and wait for it, in two spans, where another
+    one has one, so the greatest common divisor of the ranks' numbers of spans is that of the transfers.
+    """
+    counts = Counter((kind, stage, name, rank) for rank, kind, stage, name, *_ in spans)
+    transfers: dict[tuple[SpanKind, int, str], int] = defaultdict(int)
+    for (kind, stage, name, _), count in counts.items():
+        transfers[kind, stage, name] = math.gcd(transfers[kind, stage, name], count)
+    seen: Counter[tuple[SpanKind, int, str, int]] = Counter()
+    found = []
+    for rank, kind, stage, name, *_ in spans:
+        own = (kind, stage, name, rank)
+        # Gradients are summed once, whatever the number of batches.
+        number = seen[own] * transfers[kind, stage, name] // counts[own] if kind == "reshard" else 0
+        seen[own] += 1
+        found.append((kind, stage, name, number))
+    return found
 
 
 def update_times(answers: Sequence[Message], *, ranks_wait: bool) -> list[float]:
