@@ -34,8 +34,8 @@ numpy's."""
 
 
 def may_hold(number: float) -> bool:
-    """Whether a file may hold a float: it is finite, and within :data:`LARGEST`."""
-    return abs(number) <= LARGEST[float]
+    """Whether a file may hold a number: it is finite, and within :data:`LARGEST`."""
+    return abs(number) <= LARGEST[float if isinstance(number, float) else int]
 
 
 @runtime_checkable

@@ -63,10 +63,15 @@ class Trials:
         seen = set()
         for number, configuration in enumerate(self.configurations):
             for name, value in configuration.items():
-                if not isinstance(value, get_args(Value)) or value != value or value in (float("inf"), -float("inf")):
+                if not isinstance(value, get_args(Value)):
                     raise InvalidValueError(
                         f"configuration {number} has {name}={value!r}: a hyper-parameter is a finite number, a text, a "
                         "boolean or None (make other objects of it in the function that makes the job)"
+                    )
+                if isinstance(value, int | float) and not serialization.may_hold(value):
+                    raise InvalidValueError(
+                        f"configuration {number} has {name}={value!r}: a number must be finite and within ±1e+30, an "
+                        "integer within ±(2**63 - 1), as their record holds no others (give its logarithm, or a text)"
                     )
             if (key := key_of(configuration)) in seen:
                 raise InvalidValueError(f"two trials have the configuration {dict(configuration)}")

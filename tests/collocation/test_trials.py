@@ -182,6 +182,9 @@ def test_a_result_that_cannot_be_saved_is_said_and_ends_nothing(tmp_path: Path) 
         ([], "at least one configuration"),
         ([{"lr": 1}, {"lr": 1}], "two trials have the configuration"),
         ([{"lr": float("nan")}], "configuration 0 has lr=nan"),
+        # The folder's record could not be read again.
+        ([{"lr": 1.0}, {"lr": 1e31}], r"configuration 1 has lr=1e\+31: a number must be finite and within"),
+        ([{"seed": 2**63}], "configuration 0 has seed=9223372036854775808"),
         ([{"layers": [1, 2]}], r"configuration 0 has layers=\[1, 2\]"),
     ],
 )
