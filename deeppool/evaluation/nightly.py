@@ -105,9 +105,10 @@ def nightly(
         RunError: another nightly writes to the folder.
         DocumentError: the folder cannot be written; finished notebooks are kept, and the same call continues.
     """
-    if budget is not None and budget <= 0:
+    if budget is not None and not budget > 0:
         raise InvalidValueError(f"budget must be more than 0 s, got {budget}")
     whole_number("keep", keep)
+    jobs = default_jobs() if jobs is None else whole_number("jobs", jobs)
     chosen = choose(names, notebooks)
     archive = NightlyArchive(folder)
     with archive.locked():
@@ -117,7 +118,7 @@ def nightly(
             run,
             chosen,
             budget=budget,
-            jobs=jobs or default_jobs(),
+            jobs=jobs,
             on_progress=on_progress or (lambda text, share: None),
         )
         published, report = _close(archive, run)

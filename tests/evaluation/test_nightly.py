@@ -259,7 +259,9 @@ def test_a_full_disk_leaves_the_earlier_runs_whole_and_the_same_call_continues(n
     [
         ({"names": ["fig99"]}, "no notebook 'fig99': there are clock, fig1"),
         ({"budget": 0.0}, "budget must be more than 0 s, got 0"),
+        ({"budget": float("nan")}, "budget must be more than 0 s, got nan"),
         ({"keep": 0}, "keep must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be at least 1, got 0"),
     ],
 )
 def test_an_invalid_argument_is_refused_before_the_folder_is_created(
