@@ -163,6 +163,7 @@ class BackgroundWorker:
             self.training.updates = found[1]
         saved = self.training.updates
         self.report_progress()
+        self._reported = -math.inf  # the first step is reported at once: a launcher allows less time for the next ones
         while self.training.updates < end and not self._commands.pending():
             before = time.process_time()
             loss = self.training.step()

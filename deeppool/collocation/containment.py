@@ -92,10 +92,8 @@ class ResourceWatch:
 
     budget: float | None
     """Maximum bytes of memory; None: no maximum."""
-    started: bool = False
-    """Whether it has reported a step."""
     slowest: float = 0.0
-    """CPU seconds of its slowest step."""
+    """CPU seconds of its slowest step; 0 before the first one."""
     _cpu_at_progress: float = 0.0
     """CPU seconds that it had used at its last progress."""
     _cpu: float = 0.0
@@ -104,7 +102,7 @@ class ResourceWatch:
 
     def record_progress(self, now: float, cpu: float, slowest: float) -> None:
         """Records a progress report; ``cpu`` are the CPU seconds that it had used then."""
-        self.started, self._cpu_at_progress, self.slowest, self._active_at = True, cpu, slowest, now
+        self._cpu_at_progress, self.slowest, self._active_at = cpu, slowest, now
 
     def find_hang(self, now: float, usage: Usage, leader_cpu: float | None) -> str | None:
         """Describes a hang; None: it does not hang.
@@ -119,7 +117,7 @@ class ResourceWatch:
         if now - self._active_at > IDLE_SECONDS:
             return f"hangs: it has done nothing for {now - self._active_at:.0f} s"
         busy = (leader_cpu or 0.0) - self._cpu_at_progress
-        allowed = max(BUSY_SECONDS, SLOWEST_STEPS * self.slowest) if self.started else STARTING_SECONDS
+        allowed = max(BUSY_SECONDS, SLOWEST_STEPS * self.slowest) if self.slowest else STARTING_SECONDS
         if busy > allowed:
             return f"hangs: it has used {busy:.0f} s of CPU time without a step"
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number, seed_number, whole_number
 from deeppool.base.pickling import save_pickled
-from deeppool.errors import InvalidValueError
+from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 
@@ -156,10 +156,17 @@ def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
     """Saves a job for the processes of this run; ``folder`` must be private, as its writers can run code.
 
     Raises:
+        CaptureError: the model is neither a module nor a name.
         InvalidValueError: the job cannot be pickled, or its model has a hook on a gradient, which pickling drops.
         RunError: the file cannot be written.
     """
     if not isinstance(job.model, str):
+        import torch
+
+        from deeppool.graph.capture.capture import no_module
+
+        if not isinstance(job.model, torch.nn.Module):
+            raise CaptureError(no_module(job.model))
         refuse_gradient_hooks(job.model_name, job.model)
     save_pickled(job, "the job", Path(folder) / LAUNCHED)
 

@@ -141,7 +141,7 @@ def test_a_loss_that_no_record_may_hold_ends_the_job_without_a_checkpoint(
 def test_progress_is_reported_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher()
     serve(start(training(), tmp_path, launcher), None, steps=3)
-    assert [event for event, _ in launcher.answers] == ["progress"]
+    assert [(event, content["updates"]) for event, content in launcher.answers] == [("progress", 0), ("progress", 1)]
 
     monkeypatch.setattr(background_worker, "PROGRESS_SECONDS", 0.0)
     launcher = Launcher()

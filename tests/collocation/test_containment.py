@@ -68,6 +68,9 @@ def test_slow_steps_and_a_slow_start_have_longer_timeouts() -> None:
     watch = ResourceWatch(None)
     assert watch.find_hang(1.0, runnable(), STARTING_SECONDS - 1) is None
     assert watch.find_hang(2.0, runnable(), STARTING_SECONDS + 1) is not None
+    # Reported before the first step: the step itself may take long.
+    watch.record_progress(2.0, cpu=300.0, slowest=0.0)
+    assert watch.find_hang(2.0, runnable(), 300.0 + STARTING_SECONDS - 1) is None
     watch.record_progress(3.0, cpu=400.0, slowest=10.0)
     assert watch.find_hang(4.0, runnable(), 400.0 + 99) is None
     assert watch.find_hang(5.0, runnable(), 400.0 + 101) is not None

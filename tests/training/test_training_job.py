@@ -9,10 +9,14 @@ import torch
 from torch import nn
 
 import deeppool as dp
-from deeppool.errors import InvalidValueError
+from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.training.training_job import load_job, save_job
 
 DATA = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def net() -> nn.Module:
+    return nn.Linear(2, 2)
 
 
 def make_job(**changes: Any) -> dp.TrainingJob:
@@ -46,6 +50,14 @@ def test_whole_numbers_of_numpy_are_pythons() -> None:
 def test_what_is_no_function_or_number_is_refused(changes: dict[str, Any], phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         make_job(**changes)
+
+
+def test_a_model_that_is_neither_a_module_nor_a_name_is_not_sent(tmp_path: Path) -> None:
+    with pytest.raises(
+        CaptureError, match=r"a model is a torch.nn.Module, .* got 'net' \(give what it returns: net\(\)"
+    ):
+        save_job(make_job(model=net), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])

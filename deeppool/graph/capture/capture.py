@@ -130,7 +130,7 @@ def capture(
             name, module = type(model).__name__, model
             inputs = resolve((), name, input_shape, input_dtype)
         else:
-            raise CaptureError(_no_module(model))
+            raise CaptureError(no_module(model))
         return _capture_module(module, name, inputs, loss, target, granularity, report)
 
 
@@ -174,7 +174,7 @@ def _capture_module(
     return CapturedModel(graph, program, nodes, frozenset(symbols), module)
 
 
-def _no_module(model: object) -> str:
+def no_module(model: object) -> str:
     """Returns what is wrong with a model that is neither a module nor a name: usually it makes one."""
     name = getattr(model, "__name__", "")
     got = f"'{name}'" if callable(model) and name else f"one of type {type(model).__name__}"
