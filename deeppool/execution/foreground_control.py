@@ -70,6 +70,8 @@ class ForegroundControl:
         """
         self._sharing = sharing
         self._communicator, self._device = communicator, device
+        self.computes = True
+        """Whether this rank computes layers. Else its iterations end at once or with an exchange, and do not count."""
         self.number = 0
         """Number of the bound that is held, counted from the start."""
         self._requested_bound = (0, sharing.max_slowdown)
@@ -152,7 +154,8 @@ class ForegroundControl:
 
     def _record(self, seconds: float, operators: Mapping[Operator, float]) -> None:
         """Records the earliest iteration that is not, and starts an exchange when it is time; all ranks call it."""
-        self._unsent.append(self._governor.observe(seconds, operators))
+        measured = self._governor.observe(seconds, operators)
+        self._unsent.append(measured if self.computes else measured._replace(seconds=0.0))
         # The condition has the same value on all ranks.
         if len(self._unsent) >= GROUP or not self._governor.is_settled or self._communicator.ranks == 1:
             self._start_exchange()
@@ -206,7 +209,8 @@ class ForegroundControl:
         if not self._sharing.learns or not len(latest):
             return
         rows = torch.zeros(self._communicator.ranks, len(latest), dtype=latest.dtype, device=self._device)
-        rows[self._communicator.rank] = latest
+        if self.computes:
+            rows[self._communicator.rank] = latest
         self._communicator.all_reduce(rows).wait()
         present = rows[:, 0] > 0
         self._governor.alone(rows[present].mean(dim=0).tolist())
@@ -232,7 +236,7 @@ def _operators(spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
 
 
 def _rank_reports(rows: Sequence[Sequence[float]]) -> list[RankReport]:
-    """Decodes the reports of all ranks that are present; emulated ranks leave zeros."""
+    """Decodes the reports of all ranks that are present and compute layers; others leave zeros."""
     return [
         (ForegroundIteration(seconds, trying > 0, unsettled > 0), int(number), None if math.isnan(bound) else bound)
         for seconds, trying, unsettled, number, bound in rows

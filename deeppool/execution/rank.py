@@ -154,7 +154,14 @@ class Rank:
         sharing, folder = Sharing(**setup["sharing"]), Path(setup["shared_pages"] or setup["folder"])
         if sharing.share is not None and not self.device.asynchronous:
             join_foreground(folder.name, setup["position"])
-        return ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
+        control = ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
+        control.computes = self._computes
+        return control
+
+    @property
+    def _computes(self) -> bool:
+        """Whether this rank, or an emulated one in its place, computes layers of the plan."""
+        return self.setup["emulated"] or any(self.rank in stage.layout.gpus for stage in self.trainer.stages)
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
@@ -280,6 +287,7 @@ class Rank:
         self._run_delay = RunDelayMeter()
         if self.foreground_control is not None:
             self.foreground_control.reset()
+            self.foreground_control.computes = self._computes
         load(self.trainer, Path(message["folder"]))
         return {}
 

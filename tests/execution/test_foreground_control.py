@@ -357,6 +357,26 @@ def test_iterations_without_a_background_are_recorded_as_the_mean_of_all_ranks(t
     assert found["slowdown"] == pytest.approx(0.25)
 
 
+def test_a_rank_without_layers_does_not_count(tmp_path: Path) -> None:
+    """Its iterations end at once, or when the other rank's do if both exchange what they have measured."""
+    exchange, trainer = SumExchange(), two_stages()
+
+    def train(rank: int) -> dict[str, Any]:
+        control = ForegroundControl(GOVERNED, tmp_path, rank, RankOfTwo(rank, exchange))
+        control.computes = rank == 0
+        control.record_alone([0.001] * 3 if rank else [0.2] * 3)
+        for iteration in range(8):
+            control.begin(trainer)
+            control.end(0.25 if iteration >= 4 else 0.001 if rank else 0.2, [SPAN])
+        control.pause(trainer)
+        return control.results(trainer.stages)
+
+    with ThreadPoolExecutor(2) as threads:
+        found, other = threads.map(train, range(2))
+    assert found == other
+    assert found["slowdown"] == pytest.approx(0.25)
+
+
 def test_ranks_exchange_every_iteration_once_a_slowdown_is_suspected(tmp_path: Path) -> None:
     """The background is harmless until iteration 40; four iterations later ranks stop exchanging in groups."""
     exchange = SumExchange()

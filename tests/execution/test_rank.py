@@ -111,6 +111,22 @@ def test_a_rank_that_makes_its_optimizer_waits_for_no_other(tmp_path: Path, monk
     assert seen == [[False, True, False]]
 
 
+@pytest.mark.parametrize(
+    ("changes", "counts"), [({"rank": 0}, True), ({"rank": 1}, False), ({"rank": 1, "emulated": True}, True)]
+)
+def test_a_governor_counts_the_ranks_that_compute_layers(
+    changes: dict[str, Any], counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is on one GPU, which an emulated rank computes for."""
+    monkeypatch.setattr(CpuDevice, "select", lambda *_: None)
+    monkeypatch.setattr(rank_module, "join_process_group", lambda *_: SingleRank())
+    monkeypatch.setattr(rank_module, "emulate_other_ranks", lambda *_: SingleRank())
+    setup = {"emulated": False, "rendezvous": "", "interface": None, "sharing": asdict(Sharing())} | changes
+    control = make_rank(tmp_path, **setup).foreground_control
+    assert control is not None
+    assert control.computes is counts
+
+
 def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:
     """Also in the rank's arithmetic: torch.export reads flags that torch cannot return where settings differ."""
     sharing = asdict(Sharing(priority="normal", home="thread"))
