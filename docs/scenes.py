@@ -16,6 +16,10 @@ example = "examples.two_branch:two_branch"
 profile = dp.profile(example, device="cpu", batch_sizes=[4, 8, 16])
 plan = dp.plan(profile, dp.find_cluster("loopback", 2), global_batch=16)
 """
+RESNET = """
+profile = dp.profile("resnet18", (3, 64, 64), device="cpu", batch_sizes=[2, 4, 8])
+plan = dp.plan(profile, dp.find_cluster("loopback", 2), 8, 2.0)
+"""
 TWO_RUNS = """
 from deeppool.records.files import save_run
 for policy in ("naive", "priority"):
@@ -114,8 +118,8 @@ SCENES = {
     "collocation-panel-dark": Scene(
         (
             IMPORT,
-            TWO_BRANCHES,
-            "dp.widgets.CollocationPanel(plan, background=example, max_slowdown=0.1, seconds=40)",
+            RESNET,
+            'dp.widgets.CollocationPanel(plan, background="resnet18", max_slowdown=0.1, seconds=40)',
         ),
         ".dp-collocation-panel",
         change_the_bound,

@@ -1,5 +1,7 @@
 """A run as it goes on or has ended: iteration times, their mean alone, the bound, and background throughput."""
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from statistics import fmean
@@ -80,28 +82,48 @@ def mean_alone(samples: Iterable[LiveSample]) -> float | None:
 def throughput(samples: Sequence[LiveSample]) -> list[tuple[float, float | None]]:
     """Returns the times, and the samples per second of all background jobs at those times.
 
-    A job reports twice a second while it trains; its throughput between two reports is taken as constant. None: the
-    jobs are paused, or one of them has not reported twice since it resumed.
+    A job reports twice a second while it trains, and when it begins to rest; its throughput between two reports is
+    taken as constant, and after the last one as before. None: the jobs are paused, or one of them has not reported
+    since it resumed.
     """
+    ends, rates = _rates_between_reports(samples)
     found: list[tuple[float, float | None]] = []
-    rates: dict[int, float | None] = {}
-    reported: dict[int, tuple[float, int | None]] = {}
-    """Per rank the time of the last report and its samples; or the time of resuming, and None."""
     for sample in samples:
-        for job in sample.background:
-            if job.state != "training":
-                reported.pop(job.rank, None)
-                continue
-            if job.rank not in reported:
-                reported[job.rank], rates[job.rank] = (sample.time, None), None
-            when, before = reported[job.rank]
-            if job.time > when:
-                rates[job.rank] = None if before is None else (job.samples - before) / (job.time - when)
-                reported[job.rank] = job.time, job.samples
-        training = [rates[job.rank] for job in sample.background if job.state == "training"]
-        known = [rate for rate in training if rate is not None]
-        found.append((sample.time, sum(known) if known and len(known) == len(training) else None))
+        training = [job.rank for job in sample.background if job.state == "training"]
+        known = [rates[rank][bisect_left(ends[rank], sample.time)] for rank in training]
+        total = sum(rate for rate in known if rate is not None)
+        found.append((sample.time, None if None in known or not known else total))
     return found
+
+
+def _rates_between_reports(
+    samples: Sequence[LiveSample],
+) -> tuple[dict[int, list[float]], dict[int, list[float | None]]]:
+    """Returns per rank the times of its job's reports, ascending, and the samples per second until each and since."""
+    ends, rates = defaultdict[int, list[float]](list), defaultdict[int, list[float | None]](list)
+    last: dict[int, tuple[float, int]] = {}
+    newest: dict[int, float | None] = {}
+    resting: dict[int, bool] = {}
+    for sample in samples:
+        for job in (job for job in sample.background if job.reason is None):
+            rank, training = job.rank, job.state == "training"
+            when, count = last.get(rank, (job.time, job.samples))
+            if training and resting.get(rank, False):
+                # It has trained on nothing since, and went on before the iteration, unless it has reported already.
+                when = job.time if job.time > when else sample.time - (sample.seconds or 0.0)
+                count = job.samples
+                ends[rank].append(when)
+                rates[rank].append(newest.get(rank))
+                newest[rank] = None
+            if job.time > when:
+                newest[rank] = (job.samples - count) / (job.time - when)
+                when, count = job.time, job.samples
+                ends[rank].append(when)
+                rates[rank].append(newest[rank])
+            last[rank], resting[rank] = (when, count), not training
+    for rank in last:
+        rates[rank].append(newest.get(rank))
+    return ends, rates
 
 
 def _latest(samples: Sequence[LiveSample]) -> list[LiveSample]:

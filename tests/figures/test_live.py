@@ -61,9 +61,9 @@ def test_throughput_is_what_a_job_did_between_two_of_its_tellings() -> None:
         (0.1, None),
         (0.2, None),
         (0.3, None),
-        (0.5, None),
-        (1.0, None),
-        (1.2, None),
+        (0.5, pytest.approx((24 - 4) / 0.5)),
+        (1.0, pytest.approx((64 - 24) / 0.5)),
+        (1.2, pytest.approx((64 - 24) / 0.5)),
         (1.5, pytest.approx((64 - 24) / 0.5)),
     ]
 
@@ -79,7 +79,7 @@ def test_throughput_is_of_all_ranks_or_of_none() -> None:
         at(4.0, job(3.5, 60), job(2.6, 18, rank=1)),
         at(5.0, job(3.5, 60), job(4.0, 18, rank=1, state="ended", reason="killed")),
     ]
-    assert [rate for _, rate in throughput(samples)] == [None, None, None, 40, 30]
+    assert [rate for _, rate in throughput(samples)] == pytest.approx([10 / 0.6 + 8 / 0.7, 30, 40, 40, 30])
 
 
 def test_what_a_job_did_before_it_rested_is_not_counted_when_it_goes_on() -> None:
@@ -95,7 +95,29 @@ def test_what_a_job_did_before_it_rested_is_not_counted_when_it_goes_on() -> Non
         at(9.5, job(9.1, 105)),
         at(9.9, job(9.6, 155)),
     ]
-    assert [rate for _, rate in throughput(samples)] == [None, None, 100, None, None, None, 100]
+    rates = [rate for _, rate in throughput(samples)]
+    assert rates[3] is None
+    # It went on before the iteration that ended at 9 s, and was at 105 samples at 9.1 s.
+    assert [*rates[:3], *rates[4:]] == pytest.approx([100, 100, 100, (105 - 100) / 0.2, 100, 100])
+
+
+def test_a_rest_ends_with_a_report_and_until_the_first_one_after_it_nothing_is_known() -> None:
+    """A job that goes on has reported before the iteration ends, or has not: the throughput is that of both."""
+
+    def at(time, state, *jobs):
+        return iteration(time, "collocated", 0.1, background=[job(*each, state=state) for each in jobs])
+
+    samples = [
+        at(1.0, "training", (0.9, 0)),
+        at(1.2, "resting", (1.1, 30)),
+        at(2.0, "training", (1.95, 34)),
+        at(2.1, "training", (1.95, 34)),
+        at(2.2, "resting", (2.15, 54)),
+        at(3.0, "training", (2.15, 54)),
+    ]
+    rates = [rate for _, rate in throughput(samples)]
+    assert rates[:1] + rates[2:4] == pytest.approx([30 / 0.2, 20 / 0.2, 20 / 0.2])
+    assert (rates[1], rates[4], rates[5]) == (None, None, None)
 
 
 def test_headings_say_how_it_stands_under_the_present_bound() -> None:
