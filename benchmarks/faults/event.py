@@ -201,10 +201,19 @@ def _ending(
 
 
 def _left(mark: str, temporary: Path, before: set[str], seconds: float) -> tuple[str, ...]:
-    """Returns what is still there some seconds after the end."""
-    wait_for(lambda: not processes(mark) and not _files(temporary) and shared_memory() <= before, seconds)
-    found = [f"process {' '.join(process.cmdline())[-60:]}" for process in processes(mark)]
-    return (*found, *_files(temporary), *sorted(shared_memory() - before))
+    """Returns what is still there some seconds after the end, at the last look: others' memory comes and goes."""
+    found: list[str] = []
+
+    def nothing_is_left() -> bool:
+        found.clear()
+        for process in processes(mark):
+            with contextlib.suppress(psutil.Error):
+                found.append(f"process {' '.join(process.cmdline())[-60:]}")
+        found.extend([*_files(temporary), *sorted(shared_memory() - before)])
+        return not found
+
+    wait_for(nothing_is_left, seconds)
+    return tuple(found)
 
 
 def _files(temporary: Path) -> list[str]:

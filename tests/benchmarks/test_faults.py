@@ -73,6 +73,12 @@ def test_the_end_of_a_command_is_what_it_did(benchmark, source: str, fault: str,
     assert event.victim == ("launcher" if fault in ("stop", "kill") else "")
 
 
+def test_memory_that_another_process_makes_after_the_last_look_is_not_left(benchmark, monkeypatch, tmp_path) -> None:
+    looks = iter([{"left"}, set(), {"another's"}])
+    monkeypatch.setattr(benchmark, "shared_memory", lambda: next(looks))
+    assert benchmark._left("no such mark", tmp_path / "absent", set(), 10.0) == ()
+
+
 @pytest.mark.processes
 def test_one_line_of_error_and_exit_code_1_is_a_clear_end(benchmark) -> None:
     ends = UNTIL_IT_IS_HIT + "import sys; print('error: full', file=sys.stderr); sys.exit(1)"
