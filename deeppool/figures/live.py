@@ -110,7 +110,7 @@ def _rates_between_reports(
             when, count = last.get(rank, (job.time, job.samples))
             if training and resting.get(rank, False):
                 # It has trained on nothing since, and went on before the iteration, unless it has reported already.
-                when = job.time if job.time > when else sample.time - (sample.seconds or 0.0)
+                when = job.time if job.time > when else max(when, sample.time - (sample.seconds or 0.0))
                 count = job.samples
                 ends[rank].append(when)
                 rates[rank].append(newest.get(rank))

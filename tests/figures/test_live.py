@@ -120,6 +120,20 @@ def test_a_rest_ends_with_a_report_and_until_the_first_one_after_it_nothing_is_k
     assert (rates[1], rates[4], rates[5]) == (None, None, None)
 
 
+def test_a_rest_shorter_than_an_iteration_is_no_time_without_progress() -> None:
+    def at(time, state, *report):
+        return iteration(time, "collocated", 1.0, background=[job(*report, state=state)])
+
+    samples = [
+        at(1.0, "training", 0.0, 0),
+        at(2.0, "resting", 1.9, 19),
+        at(2.5, "training", 1.9, 19),
+        at(3.5, "training", 2.9, 39),
+    ]
+    assert [rate for _, rate in throughput(samples[:3])] == [pytest.approx(10), None, None]
+    assert [rate for _, rate in throughput(samples)] == [pytest.approx(10), None, pytest.approx(20), pytest.approx(20)]
+
+
 def test_headings_say_how_it_stands_under_the_present_bound() -> None:
     above, below = (note.text for note in figures.live(RUN).layout.annotations)
     assert above == "Foreground: alone 110 ms, collocated +0.0 % by a bound of 10 %"

@@ -225,7 +225,7 @@ def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the seconds of the update on the GPU whose layers take longest."""
     if not any(layer.update for layer in layers):
         return 0.0
-    # Where the GPUs of a layer begin, those that its other GPUs compute go on or begin earlier.
+    # Where the last of a GPU's layers begins, a GPU computes all of them, and perhaps more.
     firsts = {first for used in set(gpus) for first, _ in _runs(used)}
     return max(sum(layer.update for layer, used in zip(layers, gpus, strict=True) if gpu in used) for gpu in firsts)
 

@@ -183,7 +183,7 @@ def check_sizes(name: str, ranks: int, sizes: dict[str, Any]) -> None:
     if not ranks <= batch <= samples:
         raise InvalidValueError(
             f"every rank has a sample of each batch, and an epoch a batch, got {ranks} ranks, batches of {batch} and "
-            f"epochs of {samples}"
+            f"epochs of {samples} (choose a batch between the two)"
         )
 
 
