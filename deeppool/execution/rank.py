@@ -154,20 +154,17 @@ class Rank:
         sharing, folder = Sharing(**setup["sharing"]), Path(setup["shared_pages"] or setup["folder"])
         if sharing.share is not None and not self.device.asynchronous:
             join_foreground(folder.name, setup["position"])
-        control = ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
-        control.computes = self._computes
-        return control
-
-    @property
-    def _computes(self) -> bool:
-        """Whether this rank, or an emulated one in its place, computes layers of the plan."""
-        return self.setup["emulated"] or any(self.rank in stage.layout.gpus for stage in self.trainer.stages)
+        return ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
         times, losses, recorded, bounds, delays, computed, followed = [], [], [], [], [], [], []
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
+        if self.foreground_control is not None:
+            # An emulated rank is the only one there.
+            computes = any(self.rank in stage.layout.gpus for stage in self.trainer.stages)
+            self.foreground_control.computes = computes or self.setup["emulated"]
         control = self.foreground_control if message["collocated"] else None
         reports = None
         if self.rank == 0 or message["report_all"]:
@@ -287,7 +284,6 @@ class Rank:
         self._run_delay = RunDelayMeter()
         if self.foreground_control is not None:
             self.foreground_control.reset()
-            self.foreground_control.computes = self._computes
         load(self.trainer, Path(message["folder"]))
         return {}
 

@@ -122,9 +122,10 @@ def test_a_governor_counts_the_ranks_that_compute_layers(
     monkeypatch.setattr(rank_module, "join_process_group", lambda *_: SingleRank())
     monkeypatch.setattr(rank_module, "emulate_other_ranks", lambda *_: SingleRank())
     setup = {"emulated": False, "rendezvous": "", "interface": None, "sharing": asdict(Sharing())} | changes
-    control = make_rank(tmp_path, **setup).foreground_control
-    assert control is not None
-    assert control.computes is counts
+    rank = make_rank(tmp_path, **setup)
+    rank.train(TRAIN | {"steps": 1}, SILENT)
+    assert rank.foreground_control is not None
+    assert rank.foreground_control.computes is counts
 
 
 def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:
