@@ -33,7 +33,7 @@ from deeppool.simulation.cluster.workload import Source, TraceJob
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.collocated_plan import simulate_gpu
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, median_activities
+from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, mean_held
 
 ClusterStrategy = Literal["data-parallel", "partition", "burst-parallel", "collocated"]
 """Placement of foregrounds and backgrounds:
@@ -76,7 +76,7 @@ class ForegroundCost:
     iteration_time: float
     """Seconds per iteration under the conditions of its GPUs; a mean where they are random."""
     held: NDArray[np.float64]
-    """Seconds of an iteration in which the foreground holds the GPU of each rank."""
+    """Seconds of an iteration in which the foreground holds the GPU of each rank; means where they are random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +207,15 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
     kind = np.zeros(plan.gpus, dtype=np.intp)
     for index, one in enumerate(work):
         kind[list(one.gpus)] = index
-    time, ranks = planned_time, work
-    if conditions is not None:
-        ranks, times = median_activities(plan, conditions, SAMPLED_ITERATIONS)
-        time = fmean(times)
-    held = np.zeros(plan.gpus)
-    for one in ranks:
-        # The iteration of median length may exceed the mean.
-        held[list(one.gpus)] = min(one.held, time)
-    return ForegroundCost(plan, tuple(work), kind, planned_time, time, held)
+    if conditions is None:
+        held = np.zeros(plan.gpus)
+        for one in work:
+            held[list(one.gpus)] = one.held
+        return ForegroundCost(plan, tuple(work), kind, planned_time, planned_time, held)
+    held, times = mean_held(plan, conditions, SAMPLED_ITERATIONS)
+    time = fmean(times)
+    # Both are sums of the same spans, so a GPU without gaps may exceed the time by a rounding error.
+    return ForegroundCost(plan, tuple(work), kind, planned_time, time, np.minimum(held, time))
 
 
 def interference_effect(

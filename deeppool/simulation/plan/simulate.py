@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
@@ -221,6 +222,16 @@ def median_activities(
     found = _varied(plan, conditions, iterations)
     times = tuple(found.iteration_times.tolist())
     return _work_in(plan, found, _median_iteration(times)[0]), times
+
+
+def mean_held(plan: Plan, conditions: Conditions, iterations: int) -> tuple[NDArray[np.float64], tuple[float, ...]]:
+    """Returns the mean seconds for which the foreground holds each GPU, and the times of all iterations.
+
+    Raises:
+        InvalidValueError: no iterations, or speeds of more GPUs than the plan has.
+    """
+    found = _varied(plan, conditions, iterations)
+    return found.mean_held(plan, _computing(plan)), tuple(found.iteration_times.tolist())
 
 
 def sampled_activities(plan: Plan, conditions: Conditions, iterations: int) -> list[tuple[list[GpuActivity], float]]:

@@ -12,15 +12,16 @@ schedule (``deeppool.planning.evaluate.schedule``).
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.base.timeline import SpanKind
 from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
 from deeppool.planning.evaluate.placement import LayerTimes
-from deeppool.planning.evaluate.schedule import IterationSchedule, Order, order_of
+from deeppool.planning.evaluate.schedule import IterationSchedule, Order, group_identical_gpus, order_of
 from deeppool.planning.plan import Plan
 from deeppool.simulation.plan.conditions import Conditions
 
@@ -86,6 +87,51 @@ class StragglingIterations:
         moments = (self.inputs, self.backward, self.computed, self.gradients, self.sent, self.all_reduce)
         return IterationSchedule(whole, float(self.update[iteration]), *map(own, moments)), tuple(seconds)
 
+    def mean_held(self, plan: Plan, computing: Mapping[SpanKind, float]) -> NDArray[np.float64]:
+        """Returns the mean seconds of an iteration for which the foreground holds each GPU.
+
+        They are those of the spans of :func:`deeppool.simulation.plan.simulate.sampled_activities`, without the spans.
+
+        Args:
+            plan: the plan.
+            computing: fraction of a span in which the GPU is busy, by kind, where it is below 1.
+        """
+        held = np.zeros(plan.gpus)
+        for layers, same in group_identical_gpus(plan.gpu_sets).items():
+            for gpu in same:
+                held[gpu] = self._held(plan, layers, gpu, computing).mean()
+        return held
+
+    def _held(
+        self, plan: Plan, layers: Sequence[int], gpu: int, computing: Mapping[SpanKind, float]
+    ) -> NDArray[np.float64]:
+        """Returns the seconds of each iteration for which the foreground holds a GPU that computes some layers."""
+        columns = {index: bisect_left(plan.layers[index].gpus, gpu) for index in layers}
+
+        def own(times: tuple[Times, ...], chosen: Sequence[int] = layers) -> NDArray[np.float64]:
+            found = [times[index][:, min(columns[index], times[index].shape[1] - 1)] for index in chosen]
+            return np.array(found).reshape(len(chosen), len(self.iteration_times))
+
+        summed = [index for index in layers if plan.layers[index].all_reduce > 0]
+        backward, computed = own(self.backward), own(self.computed)
+        gradients, sent, sums = own(self.gradients), own(self.sent), own(self.all_reduce, summed)
+        lengths = np.array([plan.layers[index].all_reduce * self.network.all_reduces[index] for index in summed])
+        passes, sending = (computed - backward).sum(axis=0), (sent - gradients).sum(axis=0)
+        used = _covered(
+            np.concatenate([backward, gradients, sums]), np.concatenate([computed, sent, sums + lengths[:, None]])
+        )
+        # All-reduces count where the GPU neither computes nor sends: a backward pass or a transfer hides the rest.
+        exposed = used - passes - sending
+        alone = sum(plan.layers[index].forward + plan.layers[index].update for index in layers)
+        arriving = sum(plan.layers[index].reshard / 2 * self.network.transfers[index] for index in layers)
+        found: NDArray[np.float64] = (
+            alone * self.slowness[:, gpu]
+            + passes
+            + (arriving + sending) * computing.get("reshard", 1.0)
+            + exposed * computing.get("sync", 1.0)
+        )
+        return found
+
 
 def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
     """Simulates iterations under given conditions; complexity O(layers x GPUs x iterations)."""
@@ -94,6 +140,16 @@ def simulate_iterations(plan: Plan, conditions: Conditions, iterations: int) -> 
     whole = passes + (_updates(plan) * run.slow).max(axis=1)
     moments = (run.inputs, run.backward, run.computed, run.gradients, run.sent, run.sync)
     return StragglingIterations(whole, passes, run.slow, run.network, *map(tuple, moments))
+
+
+def _covered(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the length of the union of intervals, of shape (intervals, iterations), in each iteration."""
+    order = np.argsort(starts, axis=0, kind="stable")
+    starts, ends = np.take_along_axis(starts, order, axis=0), np.take_along_axis(ends, order, axis=0)
+    before = np.maximum.accumulate(ends, axis=0)[:-1]
+    begin = np.concatenate([starts[:1], np.maximum(starts[1:], before)])
+    covered: NDArray[np.float64] = np.maximum(ends - begin, 0).sum(axis=0)
+    return covered
 
 
 def _updates(plan: Plan) -> NDArray[np.float64]:

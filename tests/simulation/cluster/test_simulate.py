@@ -179,6 +179,15 @@ def test_random_stragglers_make_a_job_longer_by_their_mean_and_the_same_seed_the
     assert found.makespan != run(foreground("one"), conditions=replace(conditions, seed=4)).makespan
 
 
+def test_a_gpu_without_gaps_has_none_for_a_background_however_much_its_iterations_differ():
+    conditions = Conditions(straggling=0.05, delay=50.0)
+    found = run(
+        foreground("front", gpus=1), background("back"), cluster=replace(CLUSTER, gpus=1), conditions=conditions
+    )
+    assert found.jobs[1].samples == pytest.approx(0, abs=1e-9)
+    assert found.gpu_seconds.foreground == pytest.approx(found.makespan)
+
+
 def test_the_simulation_stops_at_the_given_end_and_counts_unfinished_work():
     found = run(foreground("front", iterations=10_000), background("back", gpus=2), until=1.5)
     front, back = found.jobs

@@ -14,7 +14,7 @@ from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.measure.sampling import spread, typical
 from deeppool.records import files
 from deeppool.simulation.plan.conditions import Conditions, profiled_conditions
-from deeppool.simulation.plan.simulate import simulate
+from deeppool.simulation.plan.simulate import mean_held, sampled_activities, simulate
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.planning.searched import plan
 from tests.sampling import examples
@@ -97,6 +97,21 @@ def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
     assert found.gpu_seconds + found.idle_gpu_seconds == pytest.approx(made.gpus * found.iteration_time)
     per_gpu = {gpu: sum(x.duration for x in found.timeline.spans if x.gpu == gpu) for gpu in range(made.gpus)}
     assert list(per_gpu.values()) == pytest.approx([found.iteration_time] * made.gpus)
+
+
+@examples(40)
+@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.integers(0, 3))
+def test_the_mean_time_that_a_gpu_is_held_is_that_of_the_spans_of_all_iterations(problem, overlap, seed):
+    profile, cluster, batch = problem
+    made = plan(profile, cluster, batch, overlap_sync=overlap)
+    conditions = Conditions(speeds=(0.5,), jitter=0.3, straggling=0.2, delay=3.0, inside_bandwidth=0.7, seed=seed)
+    expected = np.zeros(made.gpus)
+    for work, _ in sampled_activities(made, conditions, 5):
+        for one in work:
+            expected[list(one.gpus)] += one.held / 5
+    held, times = mean_held(made, conditions, 5)
+    assert held == pytest.approx(expected)
+    assert times == simulate(made, conditions=conditions, iterations=5).iteration_times
 
 
 @examples(40)
