@@ -68,7 +68,7 @@ def collocation(
     The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free.
     """
     batch = profile.batch_sizes[-1]
-    second = batch / profile.iteration_time(batch)
+    second = batch / profile.step_time(batch)
     first = found.global_batch / baseline.seconds
     limit = baseline.seconds * (1 + TOLERANCE)
     busy = [point.gpu_seconds / point.iteration_time for point in found.points if point.iteration_time <= limit]

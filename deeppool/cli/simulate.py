@@ -161,7 +161,7 @@ def _simulate_plan(
     if noise is not None:
         given = _noisy(given, noise, made.gpus)
     conditions = None if given.as_planned else given
-    sample_time = None if job is None else job.iteration_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
+    sample_time = None if job is None else job.step_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
     replayed = replay(made, background_sample_time=sample_time, conditions=conditions, iterations=iterations or 1000)
     found: Simulation | CollocatedPlan = replayed
     if interference is not None and job is not None and conditions is None:

@@ -50,7 +50,7 @@ def background_job(profile: Profile, background: Profile, batch: int | None = No
             f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "
             f"got {batch} (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
         )
-    return GoalBackground(background.graph.model, background.iteration_time(batch) / batch)
+    return GoalBackground(background.graph.model, background.step_time(batch) / batch)
 
 
 def check_goal(goal: Goal, *, limited: bool, published: bool, background: bool) -> None:

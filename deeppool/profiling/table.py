@@ -224,6 +224,14 @@ class Profile:
         """Returns the forward plus backward seconds of all layers on one GPU."""
         return sum(self.time(index, batch).total for index in range(len(self.graph.layers)))
 
+    def step_time(self, batch: int) -> float:
+        """Returns the seconds of a training step on one GPU: an iteration, and the optimizer's update."""
+        return self.iteration_time(batch) + sum(self.update_times())
+
+    def update_times(self) -> list[float]:
+        """Returns the seconds of the optimizer's update of each layer's parameters, tied ones with the first layer."""
+        return [size * self.update_seconds_per_byte for size in self.graph.gradient_bytes]
+
     def __str__(self) -> str:
         smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
         known = "" if self.error is None else f", ± {100 * self.error:.0f} %,"

@@ -58,6 +58,12 @@ def test_a_layer_that_no_further_gpu_speeds_up_leaves_time_for_a_second_job() ->
     assert found.gain == pytest.approx((8 / 8e-3 + idle * 8 / 14e-3) / (8 / 8e-3))
 
 
+def test_a_second_job_spends_time_on_its_updates_too() -> None:
+    # As above, and 2 ms of update for the second layer: three GPUs are idle for 8 of 10 ms, and a step takes 16.
+    found = advise(replace(chain((0, 1e-3, 0), (6e-3, 0, 1)), update_per_byte=2e-3))["collocation"]
+    assert found.gain == pytest.approx((8 / 10e-3 + 3 * 8 / 10 * 8 / 16e-3) / (8 / 10e-3), rel=1e-5)
+
+
 def test_gradients_that_nothing_hides_are_hidden_by_a_second_job() -> None:
     # One layer: its all-reduce starts when all is computed. A ring over 4 sends 2 * 3/4 of the bytes: 12 ms.
     size = int(8e-3 * 1e9)

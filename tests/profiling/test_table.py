@@ -12,7 +12,7 @@ from deeppool.graph.layer import LayerGraph
 from deeppool.planning.planner import plan
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Measurement, Profile
-from tests.strategies import BATCH_SIZES, make_graph, make_profile, profiles
+from tests.strategies import BATCH_SIZES, make_graph, make_profile, profile_from_times, profiles
 
 SECONDS = st.floats(1e-7, 10)
 
@@ -102,6 +102,15 @@ def test_iteration_is_the_sum_of_its_layers(profile, batch):
         for index in range(len(profile.graph.layers))
     )
     assert profile.iteration_time(batch) == pytest.approx(total, rel=1e-12)
+
+
+def test_a_step_adds_the_update_of_every_parameter_once():
+    made = make_graph([(), (0,), (1,)], parameter_bytes=[100, 0, 30])
+    layers = (*made.layers[:2], replace(made.layers[2], parameters=("layer2.weight", "layer0.weight")))
+    layers = (*layers[:2], replace(layers[2], parameter_bytes=130, parameter_sizes=(30, 100)))
+    profile = replace(profile_from_times(replace(made, layers=layers), [lambda b: 1e-3 * b] * 3), update_per_byte=1e-5)
+    assert profile.update_times() == pytest.approx([1e-3, 0, 0.3e-3])
+    assert profile.step_time(4) == pytest.approx(12e-3 + 1.3e-3)
 
 
 def test_layers_of_one_signature_share_a_measurement():

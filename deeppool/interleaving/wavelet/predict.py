@@ -51,14 +51,12 @@ def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickToc
     its time. The update counts as the end of the backward.
     """
     times = [profile.time(layer, samples) for layer in range(len(profile.graph.layers))]
-    size = profile.graph.parameter_bytes
-    update = size * profile.update_seconds_per_byte
-    alone, doubled = (profile.iteration_time(batch) + update for batch in (samples, 2 * samples))
+    alone, doubled = (profile.step_time(batch) for batch in (samples, 2 * samples))
     beside = 0.5 if not doubled or find_kind(profile.device).on_cores else alone / doubled
     return TickTockCosts(
         forward=sum(time.forward for time in times),
-        backward=sum(time.backward for time in times) + update,
-        exchange=network.all_reduce_time(network.cluster.gpus, size),
+        backward=sum(time.backward for time in times) + sum(profile.update_times()),
+        exchange=network.all_reduce_time(network.cluster.gpus, profile.graph.parameter_bytes),
         beside=min(1.0, max(0.5, beside)),
     )
 

@@ -173,7 +173,7 @@ class CostCache:
                     f"batch of background job '{job.name}' must be at most {profile.batch_sizes[-1]}, the largest in "
                     f"its profile, got {batch}"
                 )
-            self._backgrounds[key] = BackgroundCost(profile, batch, profile.iteration_time(batch))
+            self._backgrounds[key] = BackgroundCost(profile, batch, profile.step_time(batch))
         return self._backgrounds[key]
 
     def effect(self, cost: ForegroundCost, kind: int, background: BackgroundCost) -> InterferenceEffect:

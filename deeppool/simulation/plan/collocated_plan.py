@@ -90,7 +90,7 @@ def simulate_collocated_plan(
 
     Args:
         plan: plan of the foreground.
-        background: profile of the background job; one piece per layer.
+        background: profile of the background job; pieces are the forward, the backward and the update of each layer.
         interference: measured between kernels on such a device.
         sharing: the sharing mechanisms.
         background_batch: batch size of the background; the largest of its profile unless given.
@@ -110,7 +110,7 @@ def simulate_collocated_plan(
         model=plan.model,
         background_model=background.graph.model,
         background_batch=batch,
-        background_sample_time=background.iteration_time(batch) / batch,
+        background_sample_time=background.step_time(batch) / batch,
         interference=f"{interference.device_name}, {interference.date}",
         gpus=tuple(found[gpu] for gpu in sorted(found)),
     )
@@ -133,7 +133,7 @@ def simulate_gpu(
         plan: plan of the foreground.
         work: activity of the GPU, of :func:`deeppool.simulation.plan.simulate.gpu_activities`.
         iteration_time: iteration time of the plan.
-        background: profile of the background job; one piece per layer.
+        background: profile of the background job; pieces are the forward, the backward and the update of each layer.
         batch: batch size of the background.
         interference: measured between kernels on such a device.
         sharing: the sharing mechanisms.
@@ -148,7 +148,7 @@ def simulate_gpu(
             "(leave share out, or run it)"
         )
     times = [background.time(layer, batch) for layer in range(len(background.graph.layers))]
-    seconds = [time.forward for time in times] + [time.backward for time in reversed(times)]
+    seconds = [time.forward for time in times] + [time.backward for time in reversed(times)] + background.update_times()
     pieces = [SimulatedPiece(seconds=one) for one in seconds if one > 0]
     preempts = find_kind(plan.device).on_cores
     device = DeviceModel(rates=interference.rates(sharing.priority), preempts=preempts, queue=1 if preempts else 64)

@@ -436,6 +436,8 @@ def test_no_partition_that_fits_is_an_error_and_depends_on_the_optimizer():
 def test_the_background_batch_defaults_to_the_profiles_largest():
     job = profile_from_times(make_graph([()]), [lambda batch: 1e-3 + 1e-4 * batch])
     assert share(perfect(), 2, 16, job).background_sample_time == pytest.approx(2.6e-3 / 16)
+    updated = replace(job, graph=make_graph([()], parameter_bytes=[100]), update_per_byte=1e-5)
+    assert share(perfect(), 2, 16, updated).background_sample_time == pytest.approx(3.6e-3 / 16)
     explicit = share(perfect(), 2, 16, job, background_batch=4)
     assert (explicit.background_batch, explicit.background_sample_time) == (4, pytest.approx(1.4e-3 / 4))
 

@@ -1,6 +1,7 @@
 """Published traces: excerpts written by hand in their formats, and the jobs that they say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,15 @@ def test_small_jobs_become_backgrounds_and_larger_ones_than_the_cluster_are_left
     assert workload.jobs[1].batch == 16
     assert "2 of 3 jobs that used a GPU (1 larger than 8 GPUs)" in workload.method
     assert [job.name for job in make(tmp_path, "helios", HELIOS, jobs=1).jobs] == ["8"]
+
+
+def test_a_background_alone_lasts_as_recorded_too_since_its_steps_hold_the_update(tmp_path) -> None:
+    graph = make_graph([()], parameter_bytes=[1000])
+    profile = replace(profile_from_times(graph, [lambda batch: 1e-3 * batch]), update_per_byte=5e-6)
+    (tmp_path / "trace").write_text(HELIOS)
+    workload = import_trace(tmp_path / "trace", "helios", {"net": profile}, CLUSTER, per_gpu_batch=4, background_gpus=1)
+    alone = simulate_cluster(workload, CLUSTER, sources={"net": profile}).jobs[1].alone_time
+    assert alone == pytest.approx(60, rel=1e-3)
 
 
 def test_a_background_has_at_most_the_largest_batch_of_its_profile(tmp_path) -> None:

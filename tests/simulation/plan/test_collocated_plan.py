@@ -43,6 +43,19 @@ def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
     assert replayed.background_samples > 0
 
 
+def test_a_background_trains_with_its_updates():
+    foreground, background = made()
+    graph = replace(make_graph([(), (0,)], parameter_bytes=[200, 0]), model=background.graph.model)
+    updated = replace(background, graph=graph, update_per_byte=1e-5)
+    shared = [
+        simulate_collocated_plan(foreground, job, same_for_all(1.0, 0.0), Sharing(), iterations=20)
+        for job in (background, updated)
+    ]
+    # A step of 16 samples takes 16 ms, and the update 2 ms: the same time idle trains 16 steps in place of 18.
+    assert shared[1].background_sample_time == pytest.approx(18e-3 / 16)
+    assert shared[1].background_throughput == pytest.approx(shared[0].background_throughput * 16 / 18, rel=1e-6)
+
+
 def test_a_background_gets_less_of_short_waits_and_inside_transfers():
     foreground = waiting(made()[0])
     background = made()[1]
