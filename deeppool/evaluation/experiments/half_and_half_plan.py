@@ -32,7 +32,6 @@ def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: i
     held = sum((layer.time + layer.update) * layer.gpu_count for layer in layers)
     return replace(
         everywhere,
-        gpu_counts=tuple(sorted({1, cluster.gpus})),
         layers=layers,
         iteration_time=sum(layer.time + layer.update for layer in layers),
         gpu_seconds=held,

@@ -48,4 +48,4 @@ def data_parallel_plan(
         iteration_time=data_parallel_time(costs),
         optimality="heuristic",
     )
-    return replace(plan, gpu_counts=costs.gpu_counts[-1:], memory=())
+    return replace(plan, memory=())

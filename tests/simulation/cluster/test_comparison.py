@@ -116,6 +116,8 @@ def test_the_data_parallel_plan_has_the_reported_data_parallel_iteration_time(pr
     assert {layer.gpus for layer in made.layers} == {tuple(range(cluster.gpus))}
     searched = plan(profile, cluster, batch, network_model=model, overlap_sync=overlap)
     assert made.iteration_time == pytest.approx(searched.data_parallel_iteration_time)
+    # Ranks read it from a file.
+    made.check_totals()
     once = simulate(made)
     assert once.iteration_time == pytest.approx(made.iteration_time)
     assert once.gpu_seconds == pytest.approx(made.gpu_seconds)
