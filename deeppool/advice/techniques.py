@@ -65,15 +65,19 @@ def collocation(
 ) -> Finding:
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
-    The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free.
+    The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free,
+    which is one of these plans.
     """
     batch = profile.batch_sizes[-1]
     second = batch / profile.step_time(batch)
-    first = found.global_batch / baseline.seconds
     limit = baseline.seconds * (1 + TOLERANCE)
-    busy = [point.gpu_seconds / point.iteration_time for point in found.points if point.iteration_time <= limit]
-    idle = max(0.0, found.gpus - min(busy, default=baseline.gpus))
-    gain = (first + idle * second) / (first + (found.gpus - baseline.gpus) * second)
+    kept = (found.global_batch / baseline.seconds, float(found.gpus - baseline.gpus))
+    fast = [point for point in found.points if point.iteration_time <= limit]
+    plans = [
+        (found.global_batch / x.iteration_time, max(0.0, found.gpus - x.gpu_seconds / x.iteration_time)) for x in fast
+    ]
+    first, idle = max((kept, *plans), key=lambda plan: plan[0] + plan[1] * second)
+    gain = (first + idle * second) / (kept[0] + kept[1] * second)
     evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
     if gain < WORTH and baseline.gpus < found.gpus:
         evidence += f", and DDP on {baseline.gpus} leaves {1 - baseline.gpus / found.gpus:.0%}"

@@ -58,6 +58,15 @@ def test_a_layer_that_no_further_gpu_speeds_up_leaves_time_for_a_second_job() ->
     assert found.gain == pytest.approx((8 / 8e-3 + idle * 8 / 14e-3) / (8 / 8e-3))
 
 
+def test_a_foreground_that_is_faster_by_the_gpus_of_the_second_job_makes_up_for_them() -> None:
+    # DDP takes 6 ms on one GPU, and longer on more. The fastest plan has the first layer on four and the second on one,
+    # in 3 ms of which 2 GPUs are busy: both ways train as much as four GPUs each alone, 8 samples in 6 ms.
+    found = dp.advise(chain((0, 0.5e-3, 0), (0, 0.25e-3, 4_000_000)), FOUR, 8)
+    assert (found.baseline.gpus, found.plan.iteration_time) == (1, pytest.approx(3e-3))
+    assert found.findings[1].gain == pytest.approx(1)
+    assert found.findings[1].verdict == "no"
+
+
 def test_a_second_job_spends_time_on_its_updates_too() -> None:
     # As above, and 2 ms of update for the second layer: three GPUs are idle for 8 of 10 ms, and a step takes 16.
     found = advise(replace(chain((0, 1e-3, 0), (6e-3, 0, 1)), update_per_byte=2e-3))["collocation"]
