@@ -97,7 +97,7 @@ class PartialAllReduce:
             delivery: what a late rank receives: ``log`` all rounds, so that all ranks apply the same sums; ``latest``
                 only the newest, as published.
             staleness_limit: consecutive rounds that may go without a gradient of a rank; the next waits for all.
-            synchronous_every: every round whose number is a multiple of it waits for all ranks.
+            synchronous_every: the last of every so many rounds waits for all ranks. None: none does for its number.
             seed: of the draws of ``majority``.
             timeout: seconds to wait for other ranks.
             address: name or address of this rank's host, for TCP; ``127.0.0.1`` for TCP between ranks of one host.

@@ -42,7 +42,7 @@ class FiringRule:
     staleness_limit: int | None = 32
     """Consecutive rounds that may go without a gradient of a rank; the next one waits for all ranks. None: no limit."""
     synchronous_every: int | None = None
-    """Every round whose number is a multiple of it waits for all ranks. None: none does for its number."""
+    """The last of every so many rounds waits for all ranks. None: none does for its number."""
 
     def __post_init__(self) -> None:
         for name, most, note in (
