@@ -59,15 +59,14 @@ class ModeComparisonPanel(Panel):
         self.delay = steps("longest delay (s)", _options(_SECONDS, longest_delay), longest_delay)
         self.ranks = steps("ranks", _options(_RANKS, ranks), ranks)
         self.updates = steps("updates", _options(_UPDATES, updates), updates)
-        self.row: RunRow[ModeComparison] = RunRow("Train", self._start, self._finish, self._on_end)
+        self.row: RunRow[ModeComparison] = RunRow("Train", self._start, self._finish, self._draw)
         self.status = ipywidgets.HTML(EMPTY)
         self.figure = LiveFigure(figures.loss_over_time([]))
         self._points: dict[Mode, list[ModePoint]] = {}
         self._drawing, self._next_draw = threading.RLock(), 0.0
         controls = grid(self.task, self.imbalance, self.ranks, self.delay, self.updates)
         super().__init__([controls, self.row, self.status, self.figure])
-        self.on_click(self.row.start, self.begin)
-        self.on_click(self.row.cancel, self.row.request_cancel)
+        self.row.connect(self)
         self.on_theme(self._draw)
 
     def begin(self) -> RunHandle[ModeComparison]:
@@ -112,11 +111,6 @@ class ModeComparisonPanel(Panel):
         self.record = found
         self._draw()
         self.status.value = preformatted(str(found))
-
-    def _on_end(self, error: BaseException | None) -> None:
-        self._draw()
-        if error is not None:
-            self.show_error(error)
 
     def _draw(self) -> None:
         with self._drawing:

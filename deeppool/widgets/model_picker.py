@@ -92,8 +92,7 @@ class ModelPicker(Panel):
         self._set_controls(model, input_shape)
         self.family.observe(self.guarded(lambda _: self._list_names()), "value")
         self.name.observe(self.guarded(lambda _: self._show_own_shape()), "value")
-        self.on_click(self.row.start, self.row.launch)
-        self.on_click(self.row.cancel, self.row.request_cancel)
+        self.row.connect(self)
         self.colour.observe(self.guarded(lambda _: self._draw()), "value")
         self.on_theme(self._draw)
         self.on_width(self._draw)
@@ -153,7 +152,7 @@ class ModelPicker(Panel):
             description="colour by", style=WIDE, layout={"display": "none", "width": "24em"}
         )
         self._update_colour_options()
-        self.row: RunRow[CapturedModel] = RunRow("Capture", self._begin, self._show_captured, self._on_end)
+        self.row: RunRow[CapturedModel] = RunRow("Capture", self._begin, self._show_captured)
 
     def _set_controls(self, model: object, input_shape: Shapes | None) -> None:
         """Sets the controls to the constructor's arguments."""
@@ -240,10 +239,6 @@ class ModelPicker(Panel):
             input_dtype=getattr(torch, self.dtype.value) if self.dtype.value else None,
             granularity=self.granularity.value,
         )
-
-    def _on_end(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.show_error(error)
 
     def _show_captured(self, captured: "CapturedModel") -> None:
         """Shows a captured model; called in the capture's thread."""

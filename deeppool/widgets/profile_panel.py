@@ -148,7 +148,9 @@ class ProfilePanel(Panel):
             layout={"width": "28em"},
         )
         self.resume_hint = ipywidgets.HTML()
-        self.row: RunRow[Profile] = RunRow("Measure", self._begin, self._show_profile, self._on_end)
+        self.row: RunRow[Profile] = RunRow(
+            "Measure", self._begin, self._show_profile, self.guarded(self._update_start_button)
+        )
         self.view = ipywidgets.Dropdown(description="figure", options=VIEWS, style=WIDE, layout={"width": "20em"})
         self.batch = ipywidgets.Dropdown(
             description="times at per-GPU batch", options=[1], style=WIDE, layout={"width": "16em"}
@@ -156,8 +158,7 @@ class ProfilePanel(Panel):
         self.table = SortableTable(sort_by=SUM, descending=True, most=MOST)
 
     def _connect(self) -> None:
-        self.on_click(self.row.start, self.row.launch)
-        self.on_click(self.row.cancel, self.row.request_cancel)
+        self.row.connect(self)
         for control in (self.device, self.precision, self.output):
             control.observe(self.guarded(lambda _: self._update_start_button()), "value")
         self.view.observe(self.guarded(lambda _: self._draw()), "value")
@@ -227,12 +228,6 @@ class ProfilePanel(Panel):
             self._update_start_button()
 
         self.guarded(show)()
-
-    def _on_end(self, error: BaseException | None) -> None:
-        """Handles a failed or cancelled measurement, in its thread."""
-        self.guarded(self._update_start_button)()
-        if error is not None:
-            self.show_error(error)
 
     def _fill(self) -> None:
         with self._drawing:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import ipywidgets
 
 from deeppool.runs.handle import RunHandle
+from deeppool.widgets.panel import Panel
 from deeppool.widgets.run_panel import COLOURS, INTERVAL
 from deeppool.widgets.ticker import follow
 
@@ -15,9 +16,9 @@ Result = TypeVar("Result")
 
 
 class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidgets has no types
-    """Start and cancel buttons, a progress bar and a status line for one run at a time.
+    """Part of a panel: start and stop buttons, a progress bar and a status line for one run at a time.
 
-    The callbacks are called in the run's thread.
+    The callbacks are called in the run's thread; errors of a run appear in the panel.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         name: str,
         begin: Callable[[], RunHandle[Result]],
         on_result: Callable[[Result], None],
-        on_end: Callable[[BaseException | None], None],
+        on_end: Callable[[], object] = lambda: None,
     ) -> None:
         """Shows the controls; no run is started.
 
@@ -33,7 +34,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             name: label of the start button.
             begin: starts the call.
             on_result: called with the result.
-            on_end: called without a result: with the error of a failed run, or None for a cancelled one.
+            on_end: called when a run has failed or was cancelled.
         """
         self._begin, self._on_result, self._on_end = begin, on_result, on_end
         self.run: RunHandle[Result] | None = None
@@ -50,10 +51,11 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         super().__init__([self.start, self.cancel, self.bar, self.status], layout={"flex_flow": "row wrap"})
         self.add_class("dp-run-row")
 
-    @property
-    def running(self) -> bool:
-        """Whether a run is in progress."""
-        return self.run is not None and self.run.state == "running"
+    def connect(self, panel: Panel) -> None:
+        """Makes the buttons start and cancel runs, whose errors appear in the panel."""
+        self._panel = panel
+        panel.on_click(self.start, self.launch)
+        panel.on_click(self.cancel, self.request_cancel)
 
     def launch(self) -> RunHandle[Result]:
         """Starts the call, or returns the run in progress."""
@@ -81,7 +83,9 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
             # Before the status changes, so that the result is displayed once the row says done.
             self._on_result(run.result(0))
         elif run.state != "running":
-            self._on_end(run.error if run.state == "failed" else None)
+            self._on_end()
+            if run.state == "failed" and run.error is not None:
+                self._panel.show_error(run.error)
         self._draw(run)
 
     def _draw(self, run: RunHandle[Any]) -> None:
