@@ -25,7 +25,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         self,
         name: str,
         begin: Callable[[], RunHandle[Result]],
-        on_result: Callable[[Result], None],
+        on_result: Callable[[Result], object],
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
         """Shows the controls; no run is started.

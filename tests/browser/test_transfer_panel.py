@@ -36,10 +36,10 @@ def test_a_comparison_is_launched_its_record_drawn_and_it_is_stopped_by_keyboard
     drawn = notebook.figure(panel)
     assert drawn.trace("computing")["y"] == methods
     assert set(methods) <= set(drawn.letters)
-    assert notebook.value("panel.run.state") == "running"
+    assert notebook.value("panel.row.run.state") == "running"
 
     notebook.press(stop, "Enter")
     notebook.until(launch.is_enabled)
-    assert notebook.value("panel.run.state") == "cancelled"
+    assert notebook.value("panel.row.run.state") == "cancelled"
     assert notebook.value(PROCESSES) == []
     assert notebook.problem(panel) == ""

@@ -27,7 +27,7 @@ def test_a_technique_panel_shows_gains_and_verdicts(monkeypatch: pytest.MonkeyPa
     assert panel.static() is None
     panel.late.value = 0.1
     panel.begin()
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     # Burst parallelism needs a plan.
     assert given["ways"] == [name for name in FIVE_TECHNIQUES if name != BURST]
     assert given["ways"][0] == TUNED_DDP
@@ -37,12 +37,10 @@ def test_a_technique_panel_shows_gains_and_verdicts(monkeypatch: pytest.MonkeyPa
 
 
 def test_figures_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        TechniquePanel, "start", lambda panel, ways, repetitions, on_record: dp.start(report, on_record)
-    )
+    monkeypatch.setattr(technique_panel, "compare_techniques", report)
     panel = TechniquePanel(make_job(), global_batch=8)
     panel.begin().result(TIMEOUT)
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     before = [child for child in panel.children if isinstance(child, LiveFigure)]
     panel.dark = True
     now = [child for child in panel.children if isinstance(child, LiveFigure)]
@@ -50,14 +48,14 @@ def test_figures_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -
     assert None not in [figure.comm for figure in now]
 
 
-def report(on_record, *, on_progress=None):
+def report(job, *, on_record, on_progress=None, **settings):
     on_record(measured())
 
 
 def test_a_bad_setting_is_shown_below_the_controls() -> None:
     panel = TechniquePanel(make_job(), global_batch=7)
     panel.begin()
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     assert "give a multiple of 2, got 7" in panel.problem
 
 
@@ -71,10 +69,10 @@ def test_an_order_panel_draws_rounds_and_needs_both_orders_of_its_costs(monkeypa
     monkeypatch.setattr(order_panel, "compare_orders", compare)
     panel = OrderPanel([make_job()], global_batch=8)
     panel.begin()
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     assert len([child for child in panel.children if hasattr(child, "data")]) == 2
     monkeypatch.setattr(order_panel, "compare_orders", compare_orders)
     panel.ways.value = ("crossover",)
     panel.begin()
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     assert "name both" in panel.problem

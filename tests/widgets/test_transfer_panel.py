@@ -75,14 +75,13 @@ def test_each_repetition_is_drawn_and_the_record_is_shown_at_the_end(scripted: S
     assert panel.record == first
     (figure,) = drawn(panel)
     assert [trace.name for trace in figure.data] == [trace.name for trace in figures.transfers(first).data]
-    with pytest.raises(RunError, match="still running"):
-        panel.begin()
-    assert (panel.launch.disabled, panel.stop.disabled) == (True, False)
+    assert panel.begin() is run
+    assert (panel.row.start.disabled, panel.row.cancel.disabled) == (True, False)
     scripted.step(last := measured(), last=True)
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     assert run.result() == panel.record == last
     assert "4 s of transfers by Caramel" in panel.status.value
-    assert panel.stop.disabled
+    assert panel.row.cancel.disabled
     assert panel.static() == figures.transfers(last)
 
 
@@ -91,16 +90,16 @@ def test_a_failure_is_shown_below_the_controls(scripted: Scripted) -> None:
     assert panel.ways.value == METHODS
     panel.begin()
     scripted.go.put(RunError("rank 1 <failed>"))
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
     assert "rank 1 &lt;failed&gt;" in panel.problem
 
 
 def test_stop_ends_the_comparison(scripted: Scripted) -> None:
     panel = TransferPanel(make_job(), global_batch=8)
     run = panel.begin()
-    panel.end()
+    panel.row.request_cancel()
     scripted.go.put((measured(), False))
     wait_until(lambda: run.state == "cancelled")
     with pytest.raises(RunCancelledError):
         run.result()
-    wait_until(lambda: not panel.launch.disabled)
+    wait_until(lambda: not panel.row.start.disabled)
