@@ -164,7 +164,6 @@ def _of_layers(record: PlanAlternatives, dark: bool) -> go.Figure:
     most = max((abs(value) for row in changes for value in row if value is not None), default=0.0)
     bound = min(most, MOST_PERCENT) or 1.0
     names = [f"{count:,}" for count in searched]
-    step = -(-len(rows) // MOST_LABELS)
     figure = go.Figure(
         go.Heatmap(
             x=names,
@@ -203,12 +202,8 @@ def _of_layers(record: PlanAlternatives, dark: bool) -> go.Figure:
             hoverinfo="skip",
         )
     figure.update_xaxes(title_text="GPUs of the layer; other layers unchanged", type="category", categoryarray=names)
-    figure.update_yaxes(
-        range=[len(rows) - 0.5, -0.5],
-        tickvals=list(rows)[::step],
-        ticktext=[escape(shorten(record.layers[row].name)) for row in rows[::step]],
-        showgrid=False,
-    )
+    layers = [escape(shorten(layer.name)) for layer in record.layers]
+    figure.update_yaxes(theme.named_rows(layers, -(-len(layers) // MOST_LABELS)))
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, batch {record.global_batch} on {record.gpus:,} GPUs: other GPU counts",

@@ -115,12 +115,7 @@ def draw_changes(
         )
     figure.add_vline(x=0, line={"width": 1, "color": theme.neutral(dark=dark)})
     figure.update_xaxes(title_text=axis)
-    figure.update_yaxes(
-        tickvals=places,
-        ticktext=[escape(shorten(row.name, 40)) for row in shown],
-        range=[max(len(shown), 1) - 0.5, -0.5],
-        showgrid=False,
-    )
+    figure.update_yaxes(theme.named_rows([escape(shorten(row.name, 40)) for row in shown]))
     if not shown:
         figure.add_annotation(text="nothing changed", showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
     return theme.apply_theme(

@@ -35,12 +35,7 @@ def job_progress(status: ClusterStatus, *, dark: bool = False) -> go.Figure:
         )
     )
     figure.update_xaxes(title_text="updates done (%)", range=[0, 100])
-    figure.update_yaxes(
-        tickvals=rows,
-        ticktext=[f"job {job.job}: {escape(job.model)}" for job in status.jobs],
-        range=[max(len(rows), 1) - 0.5, -0.5],
-        showgrid=False,
-    )
+    figure.update_yaxes(theme.named_rows([f"job {job.job}: {escape(job.model)}" for job in status.jobs]))
     used = sum(gpu.foreground is not None or gpu.background is not None for gpu in status.gpus)
     trouble = f"; {escape(status.trouble)}" if status.trouble else ""
     return theme.apply_theme(

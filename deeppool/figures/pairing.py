@@ -24,16 +24,16 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
     unit = time_unit(max(job.compute + job.communication for _, job in jobs))
     rows = list(range(len(jobs)))
     figure = go.Figure()
-    for name, kind, seconds in (
-        ("computing", "forward", [job.compute for _, job in jobs]),
-        ("communication", "sync", [job.communication for _, job in jobs]),
+    for name, colour, seconds in (
+        ("computing", theme.colour("forward"), [job.compute for _, job in jobs]),
+        ("communication", theme.colour("sync"), [job.communication for _, job in jobs]),
     ):
         figure.add_bar(
             orientation="h",
             name=name,
             y=rows,
             x=[unit.of(value) for value in seconds],
-            marker_color=theme.colour("forward" if kind == "forward" else "sync", dark=dark),
+            marker_color=colour,
             hovertext=[
                 f"{escape(job.name)}, {name}: {format_seconds(value)}<br>{format_bytes(job.memory)} on a rank"
                 f"<br>{escape(job.source)}"
@@ -52,12 +52,7 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
     )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")
-    figure.update_yaxes(
-        tickvals=rows,
-        ticktext=[f"group {number}: {escape(job.name)}" for number, job in jobs],
-        range=[len(rows) - 0.5, -0.5],
-        showgrid=False,
-    )
+    figure.update_yaxes(theme.named_rows([f"group {number}: {escape(job.name)}" for number, job in jobs]))
     return theme.apply_theme(
         figure,
         title=f"{len(jobs)} jobs in {len(record.groups)} group{'s' * (len(record.groups) != 1)}",

@@ -154,6 +154,17 @@ def theme_layout(
     }
 
 
+def named_rows(names: Sequence[str], step: int = 1) -> dict[str, object]:
+    """Returns the vertical axis of rows with escaped names, the first at the top; every ``step``-th one is labelled."""
+    shown = range(0, len(names), step)
+    return {
+        "tickvals": list(shown),
+        "ticktext": [names[row] for row in shown],
+        "range": [max(len(names), 1) - 0.5, -0.5],
+        "showgrid": False,
+    }
+
+
 def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, object]]:
     """Returns the axes of stacked panels with a common horizontal axis, labelled at the lowest panel.
 

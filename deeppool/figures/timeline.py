@@ -236,16 +236,8 @@ def _row_height(rows: int) -> int:
 
 
 def _gpu_axis(rows: list[Row]) -> dict[str, object]:
-    step = -(-len(rows) // _LABELS)
-    shown = range(0, len(rows), step)
-    return {
-        "tickvals": list(shown),
-        "ticktext": [shorten(rows[index].label) for index in shown],
-        "range": [len(rows) - 0.5, -0.5],
-        "showgrid": False,
-        # Dragging then only zooms the time axis, and every GPU remains visible.
-        "fixedrange": True,
-    }
+    # Dragging then only zooms the time axis, and every GPU remains visible.
+    return {**theme.named_rows([shorten(row.label) for row in rows], -(-len(rows) // _LABELS)), "fixedrange": True}
 
 
 def _one_legend(bars: list[Bar]) -> None:

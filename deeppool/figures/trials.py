@@ -43,12 +43,7 @@ def trials(record: TrialsRecord, *, dark: bool = False) -> go.Figure:
         )
     )
     figure.update_xaxes(title_text="final loss", rangemode="tozero")
-    figure.update_yaxes(
-        tickvals=rows,
-        ticktext=[escape(shorten(label, 44)) for label in labels],
-        range=[max(len(rows), 1) - 0.5, -0.5],
-        showgrid=False,
-    )
+    figure.update_yaxes(theme.named_rows([escape(shorten(label, 44)) for label in labels]))
     return theme.apply_theme(
         figure,
         title=f"{len(rows)} configurations, {record.steps} steps at batch {record.batch}",

@@ -38,12 +38,7 @@ def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
             )
     figure.update_layout(barmode="overlay", showlegend=True)
     figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")
-    figure.update_yaxes(
-        tickvals=list(rows.values()),
-        ticktext=[escape(name) for name in rows],
-        range=[max(len(rows), 1) - 0.5, -0.5],
-        showgrid=False,
-    )
+    figure.update_yaxes(theme.named_rows([escape(name) for name in rows]))
     return theme.apply_theme(
         figure,
         title=f"Night {escape(record.name)}: {format_count(len(rows), 'notebook')}, {escape(record.preset)}",
