@@ -91,7 +91,9 @@ def blocks_of(simulation: ClusterSimulation) -> list[GpuBlock]:
             gpus[kind, job, start, end] += [(gpu, share) for gpu in group.gpus]
     blocks = []
     for (kind, job, start, end), held in gpus.items():
-        for run in _runs(sorted(held)):
+        # Adjacent GPUs are as far from their places in the order.
+        for _, adjacent in groupby(enumerate(sorted(held)), lambda one: one[1][0] - one[0]):
+            run = [one for _, one in adjacent]
             share = sum(share for _, share in run) / len(run)
             blocks.append(GpuBlock(kind, job, run[0][0], len(run), start, end, share))
     return sorted(blocks, key=lambda block: (block.start, block.first))
@@ -116,16 +118,6 @@ def _background_key(stint: Interval) -> tuple[Kind, str] | None:
     if stint.background is None:
         return None
     return "background" if stint.foreground is None else "background in gaps", stint.background
-
-
-def _runs(held: list[tuple[int, float]]) -> Iterator[list[tuple[int, float]]]:
-    run = held[:1]
-    for one in held[1:]:
-        if one[0] != run[-1][0] + 1:
-            yield run
-            run = []
-        run.append(one)
-    yield run
 
 
 def _bars(blocks: list[GpuBlock], simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> go.Bar:

@@ -12,7 +12,6 @@ from deeppool.interleaving.crossover.comparison_record import CrossoverCompariso
 from deeppool.interleaving.crossover.record import CrossoverRecord, CrossoverSpan
 from deeppool.units import format_seconds
 
-_COLOURS = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE, theme.VERMILLION, theme.SKY_BLUE)
 _ROWS = ("computes", "transfers")
 """Rows of a rank, from the top."""
 
@@ -35,7 +34,7 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
     jobs = list(dict.fromkeys(span.job for span in spans))
     figure = go.Figure(
         [
-            _trace([span for span in spans if span.job == job], job, _COLOURS[number % len(_COLOURS)], unit)
+            _trace([span for span in spans if span.job == job], job, theme.OF_MANY[number % len(theme.OF_MANY)], unit)
             for number, job in enumerate(jobs)
         ]
     )

@@ -21,7 +21,7 @@ from deeppool.figures.graph_canvas import (
     fit_label,
     page_of,
 )
-from deeppool.graph.layer import Layer, LayerGraph
+from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_count, format_seconds
 
@@ -79,7 +79,7 @@ def graph(
     page = GraphCanvas([layer.predecessors for layer in graph.layers], page_of(width))
     values = _values(graph, profile, colour_by, batch)
     figure = go.Figure(edge_lines(page, dark=dark))
-    for trace in _layers(page, values, _Hover(graph, profile, batch), colour_by, dark):
+    for trace in _layers(page, values, _hovers(graph, profile, batch), colour_by, dark):
         figure.add_trace(trace)
     figure.update_layout(canvas_layout(page), coloraxis=_colour_axis(values, colour_by, dark))
     return theme.apply_theme(
@@ -92,7 +92,7 @@ def graph(
 
 
 def _layers(
-    page: GraphCanvas, values: list[float | None], hover: "_Hover", colour_by: Quantity, dark: bool
+    page: GraphCanvas, values: list[float | None], hovers: list[tuple[str, str]], colour_by: Quantity, dark: bool
 ) -> Iterator[go.Scatter]:
     """Yields the traces of layers with a value, and of those without one, which have a legend entry."""
     coloured = [index for index, value in enumerate(values) if value]
@@ -107,17 +107,16 @@ def _layers(
         else:
             marker |= {"color": theme.paper(dark=dark)}
         points = [page.of(index) for index in indices]
-        names = [hover.graph.layers[index].name for index in indices]
         yield go.Scatter(
             name=name,
             mode="markers+text",
             x=[x for x, _ in points],
             y=[y for _, y in points],
             marker=marker,
-            text=[escape(fit_label(name, room[index])) for index, name in zip(indices, names, strict=True)],
+            text=[escape(fit_label(hovers[index][0], room[index])) for index in indices],
             textposition="middle right",
             textfont={"size": 10.5},
-            customdata=[[index, *hover.of(index)] for index in indices],
+            customdata=[[index, escape(hovers[index][0]), hovers[index][1]] for index in indices],
             hovertemplate="<b>%{customdata[1]}</b><br>%{customdata[2]}<extra></extra>",
             showlegend=indices is blank,
         )
@@ -152,18 +151,11 @@ def _values(graph: LayerGraph, profile: Profile | None, colour_by: Quantity, bat
     return [layer.parameter_bytes for layer in graph.layers]
 
 
-class _Hover:
-    """Hover texts of layers."""
-
-    def __init__(self, graph: LayerGraph, profile: Profile | None, batch: int) -> None:
-        self.graph, self.profile, self.batch = graph, profile, batch
-        self.outputs = output_bytes(graph)
-        self.whole = profile.iteration_time(batch) if profile else 0.0
-
-    def of(self, index: int) -> list[str]:
-        """Returns the name of a layer, and lines that describe it."""
-        layer: Layer = self.graph.layers[index]
-        output = self.outputs[index]
+def _hovers(graph: LayerGraph, profile: Profile | None, batch: int) -> list[tuple[str, str]]:
+    """Returns the name of each layer, and escaped lines that describe it."""
+    whole = profile.iteration_time(batch) if profile else 0.0
+    found = []
+    for index, (layer, output) in enumerate(zip(graph.layers, output_bytes(graph), strict=True)):
         lines = [
             escape(join_operators(layer.operators, 6)),
             f"{format_bytes(layer.parameter_bytes)} of parameters",
@@ -171,14 +163,15 @@ class _Hover:
         ]
         if layer.activation_bytes is not None:
             lines.append(f"saves {format_bytes(layer.activation_bytes)} per sample for the backward pass")
-        if self.profile is not None:
-            time = self.profile.time(index, self.batch)
+        if profile is not None:
+            time = profile.time(index, batch)
             lines.append(
                 f"{format_seconds(time.forward)} forward + {format_seconds(time.backward)} backward at batch "
-                f"{self.batch}{' (extrapolated)' if time.extrapolated else ''}, "
-                f"{100 * time.total / self.whole:.1f} % of the iteration"
+                f"{batch}{' (extrapolated)' if time.extrapolated else ''}, "
+                f"{100 * time.total / whole:.1f} % of the iteration"
             )
-        return [escape(layer.name), "<br>".join(lines)]
+        found.append((layer.name, "<br>".join(lines)))
+    return found
 
 
 def join_operators(names: tuple[str, ...], limit: int) -> str:

@@ -6,6 +6,7 @@ from deeppool.base.arguments import typed
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape, gpu_ranges
+from deeppool.units import format_count
 
 
 @typed
@@ -40,7 +41,7 @@ def job_progress(status: ClusterStatus, *, dark: bool = False) -> go.Figure:
     trouble = f"; {escape(status.trouble)}" if status.trouble else ""
     return theme.apply_theme(
         figure,
-        title=f"{len(status.jobs)} job{'s' * (len(status.jobs) != 1)} on {escape(status.address)}",
+        title=f"{format_count(len(status.jobs), 'job')} on {escape(status.address)}",
         subtitle=f"{used} of {len(status.gpus)} GPUs in use{trouble}; green: background",
         plot_height=max(120, 34 * len(rows)),
         dark=dark,

@@ -17,7 +17,6 @@ Hovers = list[list[str]]
 
 _PARTS: tuple[SpanKind, ...] = ("forward", "backward", "reshard", "sync")
 """Parts of a layer's time; each is both a span kind and a field of LayerAssignment."""
-_LIMIT_AXES = {"xref": "x3 domain", "yref": "y3"}
 _LABELS = 44
 """Slanted names that fit side by side on a laptop."""
 _LINEAR_UP_TO = 8
@@ -49,8 +48,10 @@ def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go
     axes["yaxis"] |= _count_axis(plan)
     axes["yaxis2"] |= {"title": {"text": f"time ({unit.name})"}, "rangemode": "tozero"}
     axes["yaxis3"] |= {"title": {"text": "amplification (×)"}, "rangemode": "tozero"}
+    lines, labels = _limit(plan, axes["yaxis3"], dark)
+    title = f"{escape(plan.model)}, batch {plan.global_batch}, layer by layer"
     subtitle = f"<b>predicted</b> {plan_provenance(plan)}"
-    layout = theme.theme_layout(title=_title(plan), subtitle=subtitle, plot_height=480, dark=dark)
+    layout = theme.theme_layout(title=title, subtitle=subtitle, plot_height=480, dark=dark)
     return go.Figure(
         {
             "data": [
@@ -61,17 +62,13 @@ def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go
             "layout": {
                 **layout,
                 **axes,
-                **_limit(plan, axes["yaxis3"], dark),
-                "shapes": [*_limit_line(plan), *_mark(plan, selected)],
+                "shapes": [*lines, *_mark(plan, selected)],
+                "annotations": labels,
                 "barmode": "stack",
                 "bargap": 0.15,
             },
         }
     )
-
-
-def _title(plan: Plan) -> str:
-    return f"{escape(plan.model)}, batch {plan.global_batch}, layer by layer"
 
 
 def _counts(plan: Plan, hovers: Hovers, dark: bool) -> dict[str, object]:
@@ -147,13 +144,16 @@ def _hover(layer: LayerAssignment, plan: Plan) -> list[str]:
     ]
 
 
-def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]:
-    """Returns the label of the line at the limit; extends the axis range beyond it."""
+def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Returns the line at the limit, and its label; extends the axis range beyond it."""
     limit = plan.amplification_limit
     if limit is None:
-        return {}
+        return [], []
     # Plotly's automatic range ignores shapes.
     axis["range"] = [0, 1.2 * max([limit, *(layer.amplification for layer in plan.layers)])]
+    place = {"xref": "x3 domain", "yref": "y3"}
+    style = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
+    line = {"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": style, **place}
     label = {
         "text": f"limit {limit:g}",
         "font": {"color": theme.VERMILLION},
@@ -163,16 +163,9 @@ def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> dict[str, object]
         "xanchor": "left",
         "y": limit,
         "yanchor": "bottom",
+        **place,
     }
-    return {"annotations": [{**label, **_LIMIT_AXES}]}
-
-
-def _limit_line(plan: Plan) -> list[dict[str, object]]:
-    limit = plan.amplification_limit
-    if limit is None:
-        return []
-    line = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
-    return [{"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": line, **_LIMIT_AXES}]
+    return [line], [label]
 
 
 def _mark(plan: Plan, selected: str | None) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.interleaving.crossover.pairing import Pairing, group_time
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 
 @typed
@@ -55,7 +55,7 @@ def pairing(record: Pairing, *, dark: bool = False) -> go.Figure:
     figure.update_yaxes(theme.named_rows([f"group {number}: {escape(job.name)}" for number, job in jobs]))
     return theme.apply_theme(
         figure,
-        title=f"{len(jobs)} jobs in {len(record.groups)} group{'s' * (len(record.groups) != 1)}",
+        title=f"{len(jobs)} jobs in {format_count(len(record.groups), 'group')}",
         subtitle=f"<b>predicted</b>: a step of each takes {format_seconds(record.round_time)} crossed over, "
         f"{format_seconds(record.data_parallel)} by DDP one after the other",
         plot_height=max(160, 34 * len(rows)),

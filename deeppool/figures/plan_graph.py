@@ -225,7 +225,7 @@ def _hover(plan: Plan, node: PlanNode) -> str:
     counts = Counter(layer.gpu_count for layer in node.layers)
     spent = {count: sum(x.time for x in node.layers if x.gpu_count == count) for count in counts}
     lines = [
-        f"{counts[count]} on {count} GPU{'s' * (count > 1)}, {format_seconds(spent[count])}" for count in sorted(counts)
+        f"{counts[count]} on {format_count(count, 'GPU')}, {format_seconds(spent[count])}" for count in sorted(counts)
     ]
     return "<br>".join([f"{node.group.size} layers, {format_seconds(node.time)}:", *lines, amplification])
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal, get_args
 
 import plotly.graph_objects as go
@@ -19,7 +20,7 @@ from deeppool.planning.studies.scaling_record import (
     Strategy,
     format_hours,
 )
-from deeppool.units import format_bit_rate, format_rate, format_seconds
+from deeppool.units import format_bit_rate, format_count, format_rate, format_seconds
 
 _COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "batch-optimal": theme.GREEN}
 _WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
@@ -76,7 +77,7 @@ def scaling(
     headings: dict[Panel, str] = {
         "speed-up": f"Speed-up at {format_bit_rate(speed)}",
         "batch": f"Batch-optimal at {format_bit_rate(speed)}",
-        "network": f"Speed-up on {count} GPU{'s' * (count > 1)}",
+        "network": f"Speed-up on {format_count(count, 'GPU')}",
     }
     chosen: dict[Panel, list[ScalingPoint]] = {
         "speed-up": [point for point in study.points if point.bandwidth == speed],
@@ -94,14 +95,15 @@ def scaling(
     for column, panel in enumerate(panels, start=1):
         if panel == "speed-up":
             _draw_linear(figure, study, column, dark)
-        place: Place = (lambda point: point.bandwidth * 8 / 1e9) if panel == "network" else (lambda point: point.gpus)
+        place: Place = (lambda point: point.bandwidth * 8 / 1e9) if panel == "network" else attrgetter("gpus")
+        value: Place = attrgetter("per_gpu_batch" if panel == "batch" else "speedup")
         for strategy in _WIDTHS:
             for parallelism in PARALLELISMS:
                 line = [x for x in chosen[panel] if (x.strategy, x.parallelism) == (strategy, parallelism)]
                 if line:
-                    figure.add_trace(_line(line, place, _batch if panel == "batch" else _speedup), row=1, col=column)
+                    figure.add_trace(_line(line, place, value), row=1, col=column)
         _label_axes(figure, study, panel, column)
-    theme.apply_theme(
+    return theme.apply_theme(
         figure,
         title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
         subtitle=_subtitle(study),
@@ -109,15 +111,6 @@ def scaling(
         heading_height=24,
         dark=dark,
     )
-    return figure
-
-
-def _speedup(point: ScalingPoint) -> float:
-    return point.speedup
-
-
-def _batch(point: ScalingPoint) -> float:
-    return point.per_gpu_batch
 
 
 def _fullest_count(study: ScalingStudy) -> int:

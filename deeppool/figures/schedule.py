@@ -16,7 +16,6 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.units import format_bytes, format_seconds
 
-_PALETTE = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE, theme.VERMILLION, theme.SKY_BLUE)
 _ROUND_WIDTH = 0.8
 """Part of a round's column that an arrow crosses."""
 _LEGEND_ENTRIES = 8
@@ -120,8 +119,8 @@ def _traces(arrows: Sequence[Arrow], chunks: int, dark: bool) -> list[go.Scatter
     for arrow in arrows:
         groups[arrow.transfer.start, arrow.transfer.stop].append(arrow)
     ranges = sorted(groups)
-    if len(ranges) <= len(_PALETTE):
-        colours = list(_PALETTE)
+    if len(ranges) <= len(theme.OF_MANY):
+        colours = list(theme.OF_MANY)
     else:
         colours = sample_colorscale(theme.ramp(dark=dark), [(start + stop) / 2 / chunks for start, stop in ranges])
     return [

@@ -15,6 +15,8 @@ KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), distinguishable with any colour-blindness. Forward and
 # backward are blues, transfers warm colours; idle time and the background differ from both.
 SKY_BLUE, BLUE, ORANGE, VERMILLION, PURPLE, GREEN = "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73"
+OF_MANY = BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY_BLUE
+"""Colours of jobs, models and other things of one kind, in their order."""
 
 _INK = {False: "#24292F", True: "#D7DCE2"}
 _PAPER = {False: "#FFFFFF", True: "#16181C"}

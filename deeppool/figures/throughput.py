@@ -12,7 +12,7 @@ from deeppool.figures.frontier import THIS_PLAN
 from deeppool.planning.plan import Plan
 from deeppool.planning.studies.collocation_tradeoff import operating_point
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 
 @typed
@@ -111,7 +111,7 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
         limit = f" (limit {format_limit(point.amplification_limit)} of the iteration)"
     return [
         f"{point.strategy}, {'collocated' if point.collocated else 'static partition'}",
-        f"{_gpus(point.gpus)}{limit}, {rest} for the background alone",
+        f"{format_count(point.gpus, 'GPU')}{limit}, {rest} for the background alone",
         format_seconds(point.iteration_time),
         f"{format_rate(point.foreground_throughput, 4)} foreground + "
         f"{format_rate(point.background_throughput, 4)} background",
@@ -136,7 +136,7 @@ def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool)
 
 
 def _title(shared: SharedCluster) -> str:
-    return f"{escape(shared.model)} with {escape(shared.background_model)} on {_gpus(shared.gpus)}"
+    return f"{escape(shared.model)} with {escape(shared.background_model)} on {format_count(shared.gpus, 'GPU')}"
 
 
 def _subtitle(shared: SharedCluster) -> str:
@@ -153,11 +153,7 @@ def _subtitle(shared: SharedCluster) -> str:
     )
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count > 1)}"
-
-
 def _choice(counts: tuple[int, ...]) -> str:
     """Formats GPU counts as ``1, 2 or 4 GPUs``."""
     *most, last = counts
-    return f"{', '.join(map(str, most))} or {_gpus(last)}" if most else _gpus(last)
+    return f"{', '.join(map(str, most))} or " * bool(most) + format_count(last, "GPU")

@@ -14,10 +14,8 @@ from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
-from deeppool.figures.timeline_rows import GROUPED_ABOVE, Row, Source, TimelinePanel, joined, panels_of, rows_of
+from deeppool.figures.timeline_rows import Row, Source, TimelinePanel, joined, panels_of
 from deeppool.units import format_seconds
-
-__all__ = ["GROUPED_ABOVE", "Source", "joined", "rows_of", "timeline"]
 
 Window = tuple[float, float]
 """Start and end in seconds from the start of the iteration."""
@@ -33,15 +31,8 @@ _GAP = 52
 """Pixels between two panels, for the heading of the lower one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
-    """Vertical position of a bar in a row of height 1."""
-
-    offset: float
-    width: float
-
-
-_WHOLE = TimelineRow(-0.42, 0.84)
+_WHOLE, _ABOVE, _BELOW = (-0.42, 0.84), (-0.42, 0.52), (0.12, 0.3)
+"""Offset and width of a bar in a row of height 1; foreground and background divide a row if they ever overlap."""
 
 
 @typed
@@ -161,7 +152,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
     """Yields one trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [replace(row, spans=joined(row.spans, seen.width / 1000)) for row in rows]
-    row_parts = _row_parts(rows)
+    divided = any(map(_collocated, rows))
     labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -169,6 +160,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
             by_kind[span.kind].append((index, span))
     for kind in (kind for kind in theme.KINDS if kind in by_kind):
         spans = [span for _, span in by_kind[kind]]
+        offset, width = part = (_BELOW if kind == "background" else _ABOVE) if divided else _WHOLE
         yield {
             "type": "bar",
             "orientation": "h",
@@ -178,10 +170,10 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
             "y": [index for index, _ in by_kind[kind]],
             "base": [seen.unit.of(span.start) for span in spans],
             "x": [seen.unit.of(span.duration) for span in spans],
-            "offset": row_parts[kind].offset,
-            "width": row_parts[kind].width,
+            "offset": offset,
+            "width": width,
             "marker": {"color": theme.colour(kind, dark=dark), "line": _outlines(spans, seen.width, selected, dark)},
-            "text": [_bar_label(span, seen.width) for span in spans] if row_parts[kind] == _WHOLE else None,
+            "text": [_bar_label(span, seen.width) for span in spans] if part == _WHOLE else None,
             "textposition": "inside",
             "insidetextanchor": "middle",
             "insidetextfont": {"size": 11},
@@ -194,14 +186,6 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
             "hovertemplate": f"<b>%{{customdata[0]}}</b><br>{kind} on %{{customdata[1]}}, {panel.provenance}<br>"
             "starts at %{customdata[2]}, takes %{customdata[3]}<extra></extra>",
         }
-
-
-def _row_parts(rows: list[Row]) -> dict[SpanKind, TimelineRow]:
-    """Returns the vertical positions per kind: foreground and background divide a row if they ever overlap."""
-    if not any(_collocated(row) for row in rows):
-        return dict.fromkeys(theme.KINDS, _WHOLE)
-    row_parts: dict[SpanKind, TimelineRow] = dict.fromkeys(theme.KINDS, TimelineRow(-0.42, 0.52))
-    return {**row_parts, "background": TimelineRow(0.12, 0.3)}
 
 
 def _collocated(row: Row) -> bool:

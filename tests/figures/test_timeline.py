@@ -15,8 +15,7 @@ from deeppool import figures
 from deeppool.base.timeline import Span, Timeline
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.timeline import GROUPED_ABOVE, joined, rows_of
-from deeppool.figures.timeline_rows import panels_of
+from deeppool.figures.timeline_rows import GROUPED_ABOVE, joined, panels_of, rows_of
 from deeppool.simulation.plan.simulate import simulate
 from tests.figures.records import layer, plan_of, run_of, timelines, two_layer_plan
 from tests.sampling import examples

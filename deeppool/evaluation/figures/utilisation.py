@@ -9,7 +9,7 @@ from deeppool.figures.formatting import escape
 from deeppool.profiling.table import Profile
 from deeppool.units import format_seconds
 
-_COLOURS = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE)
+_COLOURS = theme.OF_MANY[:4]
 
 
 @typed
