@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deeppool.cli.options import Policy
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ SLOW = "Deviations from the plan"
 InterferenceOption = Annotated[
     Path | None,
     typer.Option(help="File written by `deeppool interference -o FILE`, for the cost of a background job."),
+]
+SharingOption = Annotated[
+    Policy | None, typer.Option(help="How backgrounds share the GPUs, with --interference (default: priority).")
 ]
 SpeedOption = Annotated[
     list[str] | None,
@@ -32,12 +36,23 @@ DelayOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=SLOW)]
 
 
-def read_interference(path: Path | None) -> "Interference | None":
-    """Reads a file of measured interference, if one is given."""
+def read_interference(path: Path | None, policy: Policy | None, max_slowdown: float | None) -> "Interference | None":
+    """Reads a file of measured interference, if one is given; it is needed for how backgrounds share the GPUs.
+
+    Raises:
+        typer.BadParameter: it is not given.
+    """
     from deeppool.base import serialization
     from deeppool.simulation.device.interference import Interference
 
-    return None if path is None else serialization.read(path, Interference)
+    if path is not None:
+        return serialization.read(path, Interference)
+    if policy is not None or max_slowdown is not None:
+        raise typer.BadParameter(
+            "it says how backgrounds share the GPUs: give --interference too",
+            param_hint="--max-slowdown" if policy is None else "--policy",
+        )
+    return None
 
 
 def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":

@@ -74,19 +74,13 @@ def as_plan(answer: "SharingAnswer") -> str:
 
 def partition_table(shared: "SharedCluster") -> str:
     """The record's summary, then each static partition with the collocated plans that match it."""
-    from rich import box
-    from rich.table import Table
+    from deeppool.planning.report.tables import render, table
 
-    from deeppool.units import format_tables
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (
-        *("static partition", "speed-up", "samples/s", "with burst parallel"),
-        *("collocated, as many samples/s", "collocated, as fast"),
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("speed-up", "samples/s", "with burst parallel", "collocated, as many samples/s", "collocated, as fast")
+    rows = table("static partition", *headings)
+    rows.columns[0].justify = "right"
     for row in _rows(shared):
-        table.add_row(*row)
+        rows.add_row(*row)
     notes = [
         "Static partition: GPUs of a data-parallel foreground + GPUs of the background; with burst parallel: the same "
         "partition with the fastest",
@@ -94,7 +88,7 @@ def partition_table(shared: "SharedCluster") -> str:
         "the background in its idle time,",
         "on the given number of GPUs with the given iteration limit; the other GPUs train the background alone.",
     ]
-    return "\n".join([str(shared), "", format_tables(table, width=WIDTH).strip(), "", *notes])
+    return "\n".join([str(shared), "", render(rows, width=WIDTH), "", *notes])
 
 
 def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:

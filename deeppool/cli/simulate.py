@@ -11,20 +11,18 @@ from deeppool.cli.conditions import (
     InterferenceOption,
     JitterOption,
     SeedOption,
+    SharingOption,
     SpeedOption,
     StragglingOption,
     conditions,
     read_interference,
 )
 from deeppool.cli.inputs import read_plan, read_profile
-from deeppool.cli.options import AsJson, Policy, SlowdownOption
+from deeppool.cli.options import AsJson, SlowdownOption
 from deeppool.cli.output import show
 
 if TYPE_CHECKING:
-    from deeppool.base.serialization import Record
-    from deeppool.base.timeline import Timeline
     from deeppool.profiling.table import Profile
-    from deeppool.simulation.device.interference import Interference
     from deeppool.simulation.plan.conditions import Conditions
 
 
@@ -37,9 +35,7 @@ def simulate(
         ),
     ] = None,
     interference: InterferenceOption = None,
-    policy: Annotated[
-        Policy | None, typer.Option(help="How the background shares the GPUs, with --interference (default: priority).")
-    ] = None,
+    policy: SharingOption = None,
     max_slowdown: SlowdownOption = None,
     perfetto: Annotated[
         Path | None, typer.Option("--perfetto", "--trace", help="File for the timeline, to open in ui.perfetto.dev.")
@@ -86,28 +82,57 @@ def simulate(
 
     Compared with a run: `deeppool simulate plan.json --against run.json --noise profile.json`
     """
+    from dataclasses import replace
+
     from deeppool.base import serialization
+    from deeppool.base.sharing import find_sharing
     from deeppool.figures.trace import write_trace
+    from deeppool.records.run_record import RunRecord
+    from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
+    from deeppool.simulation.plan.simulate import Simulation
+    from deeppool.simulation.plan.simulate import simulate as replay
+    from deeppool.simulation.validation.compare_with_run import compare_with_run
 
     for path in (output, perfetto):
         if path is not None:
             serialization.check_writable(path)
-    found, timeline = _simulate_plan(
-        plan,
-        conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed),
-        interference=read_interference(interference),
-        policy=policy,
-        max_slowdown=max_slowdown,
-        background=background,
-        against=against,
-        noise=noise,
-        iterations=iterations,
-    )
+    given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
+    measured = read_interference(interference, policy, max_slowdown)
+    if measured is not None and (background is None or policy == "none"):
+        raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
+    if measured is not None and against is None and (noise is not None or not given.as_planned):
+        raise typer.BadParameter(
+            "it prices a background beside a plan that runs as planned: leave out what is slow, or give --against",
+            param_hint="--interference",
+        )
+    job: Profile | None = None if background is None else read_profile(background)
+    made = read_plan(plan)
+    if noise is not None:
+        given = _noisy(given, noise, made.gpus)
+    deviations = None if given.as_planned else given
+    sample_time = None if job is None else job.step_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
+    replayed = replay(made, background_sample_time=sample_time, conditions=deviations, iterations=iterations or 1000)
+    found: Simulation | CollocatedPlan = replayed
+    if measured is not None and job is not None and deviations is None:
+        sharing = find_sharing(policy or "priority", max_slowdown)
+        assert sharing is not None
+        found = simulate_collocated_plan(made, job, measured, sharing)
+    if against is not None:
+        run = serialization.read(against, RunRecord)
+        fidelity = compare_with_run(
+            made,
+            run,
+            background=job,
+            interference=measured,
+            conditions=deviations,
+            iterations=iterations or 200,
+        )
+        found = replace(found, fidelity=fidelity)
     try:
         show(found, as_json, output=output)
     finally:
         if perfetto is not None:
-            write_trace(perfetto, timeline)
+            write_trace(perfetto, replayed.timeline)
 
 
 def _noisy(given: "Conditions", noise: str, gpus: int) -> "Conditions":
@@ -120,63 +145,3 @@ def _noisy(given: "Conditions", noise: str, gpus: int) -> "Conditions":
         raise typer.BadParameter("it says how fast all GPUs are: leave out --jitter and --speed", param_hint="--noise")
     found = profiled_conditions(read_profile(noise), gpus)
     return replace(given, speeds=found.speeds, jitter=found.jitter)
-
-
-def _simulate_plan(
-    path: Path,
-    given: "Conditions",
-    *,
-    interference: "Interference | None",
-    policy: Policy | None,
-    max_slowdown: float | None,
-    background: str | None,
-    against: Path | None,
-    noise: str | None,
-    iterations: int | None,
-) -> "tuple[Record, Timeline]":
-    from dataclasses import replace
-
-    from deeppool.base import serialization
-    from deeppool.base.sharing import find_sharing
-    from deeppool.records.run_record import RunRecord
-    from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
-    from deeppool.simulation.plan.simulate import Simulation
-    from deeppool.simulation.plan.simulate import simulate as replay
-    from deeppool.simulation.validation.compare_with_run import compare_with_run
-
-    if interference is None and (policy is not None or max_slowdown is not None):
-        raise typer.BadParameter(
-            "it says how a background shares a GPU: give --interference too",
-            param_hint="--max-slowdown" if policy is None else "--policy",
-        )
-    if interference is not None and (background is None or policy == "none"):
-        raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
-    if interference is not None and against is None and (noise is not None or not given.as_planned):
-        raise typer.BadParameter(
-            "it prices a background beside a plan that runs as planned: leave out what is slow, or give --against",
-            param_hint="--interference",
-        )
-    job: Profile | None = None if background is None else read_profile(background)
-    made = read_plan(path)
-    if noise is not None:
-        given = _noisy(given, noise, made.gpus)
-    conditions = None if given.as_planned else given
-    sample_time = None if job is None else job.step_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
-    replayed = replay(made, background_sample_time=sample_time, conditions=conditions, iterations=iterations or 1000)
-    found: Simulation | CollocatedPlan = replayed
-    if interference is not None and job is not None and conditions is None:
-        sharing = find_sharing(policy or "priority", max_slowdown)
-        assert sharing is not None
-        found = simulate_collocated_plan(made, job, interference, sharing)
-    if against is not None:
-        run = serialization.read(against, RunRecord)
-        fidelity = compare_with_run(
-            made,
-            run,
-            background=job,
-            interference=interference,
-            conditions=conditions,
-            iterations=iterations or 200,
-        )
-        found = replace(found, fidelity=fidelity)
-    return found, replayed.timeline

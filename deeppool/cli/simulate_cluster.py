@@ -10,13 +10,14 @@ from deeppool.cli.conditions import (
     InterferenceOption,
     JitterOption,
     SeedOption,
+    SharingOption,
     SpeedOption,
     StragglingOption,
     conditions,
     read_interference,
 )
 from deeppool.cli.inputs import warn
-from deeppool.cli.options import AsJson, Policy, SlowdownOption
+from deeppool.cli.options import AsJson, SlowdownOption
 from deeppool.cli.output import progress, show
 
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
@@ -41,9 +42,7 @@ def simulate_cluster(
     ] = "collocated",
     foreground_gpus: Annotated[int | None, typer.Option(help="GPUs of a partition's foregrounds.")] = None,
     interference: InterferenceOption = None,
-    policy: Annotated[
-        Policy | None, typer.Option(help="How backgrounds share the GPUs, with --interference (default: priority).")
-    ] = None,
+    policy: SharingOption = None,
     max_slowdown: SlowdownOption = None,
     speed: SpeedOption = None,
     jitter: JitterOption = 0.0,
@@ -68,11 +67,7 @@ def simulate_cluster(
 
     if (strategy == "partition") != (foreground_gpus is not None):
         raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
-    if interference is None and (policy is not None or max_slowdown is not None):
-        raise typer.BadParameter(
-            "it says how backgrounds share the GPUs: give --interference too",
-            param_hint="--max-slowdown" if policy is None else "--policy",
-        )
+    measured = read_interference(interference, policy, max_slowdown)
     if output is not None:
         serialization.check_writable(output)
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
@@ -82,7 +77,7 @@ def simulate_cluster(
         warn(source.caveats() if isinstance(source, Profile) else source.caveats)
     options: dict[str, Any] = {
         "sources": sources,
-        "interference": read_interference(interference),
+        "interference": measured,
         "policy": policy or "priority",
         "max_slowdown": max_slowdown,
         "conditions": None if given.as_planned else given,

@@ -170,29 +170,27 @@ def find_background(
 ) -> "list[BackgroundJob] | Trials | None":
     """Background jobs of model names or callables, each with its own checkpoint folder; or trials of one callable."""
     from deeppool.collocation.job_queue import BackgroundJob, synthetic_job
+    from deeppool.collocation.trials import Trials
+    from deeppool.training.training_job import TrainingJob
 
-    if (trials := _find_trials(references)) is not None:
+    made = [_call(reference) if ":" in reference else None for reference in references]
+    if trials := [each for each in made if isinstance(each, Trials)]:
+        if len(references) > 1:
+            raise InvalidValueError(
+                "trials are a queue by themselves (give one --background, or put all in one Trials)"
+            )
         if (steps, checkpoints, memory, restarts) != (None, None, None, 0):
             raise InvalidValueError(
                 "trials have steps, a folder, a memory budget and restarts of their own (leave --background-steps, "
                 "--background-checkpoints, --background-memory and --background-restarts out)"
             )
-        return trials
+        return trials[0]
     jobs = []
-    for number, reference in enumerate(references):
-        job = find_own(reference) or replace(synthetic_job(reference, plan), batch=batch)
+    for number, (reference, own) in enumerate(zip(references, made, strict=True)):
+        job = own if isinstance(own, TrainingJob) else replace(synthetic_job(reference, plan), batch=batch)
         folder = None if checkpoints is None else checkpoints / f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', reference)}"
         jobs.append(BackgroundJob(job, batch=batch, steps=steps, checkpoints=folder, memory=memory, restarts=restarts))
     return jobs or None
-
-
-def _find_trials(references: Sequence[str]) -> "Trials | None":
-    from deeppool.collocation.trials import Trials
-
-    found = [made for reference in references if ":" in reference and isinstance(made := _call(reference), Trials)]
-    if found and len(references) > 1:
-        raise InvalidValueError("trials are a queue by themselves (give one --background, or put all in one Trials)")
-    return found[0] if found else None
 
 
 def _call(reference: str) -> Any:
