@@ -1,11 +1,11 @@
 """Layer times of a model at the per-GPU batches that plans for a number of GPUs need."""
 
+from os.path import isfile
 from pathlib import Path
 from typing import TypeGuard
 
 import torch
 
-from deeppool.base.paths import is_file
 from deeppool.device.find import find_device
 from deeppool.device.kinds import KINDS
 from deeppool.device.protocol import Precision
@@ -27,7 +27,7 @@ def is_measured(device: str) -> bool:
 
 def names_profile(model: object) -> TypeGuard[str]:
     """Whether a model is the file of a profile, or the name of a shipped one."""
-    return isinstance(model, str) and (Path(model).suffix == ".json" or is_file(model) or model in shipped_names())
+    return isinstance(model, str) and (Path(model).suffix == ".json" or isfile(model) or model in shipped_names())
 
 
 def layer_times(

@@ -4,7 +4,6 @@ serialization  versioned JSON records, written atomically and validated when rea
 number_checks  whole and real numbers that a user gives
 file_lock      lets one process at a time write to a folder
 arguments      whether an argument of Python code has its type
-paths          whether a text is the name of a file
 pickling       what the processes of a run get, with its code
 private_files  files that only this user may read
 timeline       Span, Timeline

@@ -73,35 +73,27 @@ _VALUES: Mapping[Any, Callable[[Any], bool]] = {
 
 
 def typed(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a public function: it refuses arguments of other types."""
+    """Decorates a public function: it refuses arguments of other types, and says how to get one of the right type."""
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-        check_arguments(function, arguments, options)
+        signature = _signature(function)
+        try:
+            given = signature.bind(*arguments, **options).arguments
+        except TypeError:  # the call itself says which argument is missing or unknown
+            given = {}
+        for name, value in given.items():
+            annotation, kind = signature.parameters[name].annotation, signature.parameters[name].kind
+            several = GenericAlias(tuple, (annotation, ...))
+            if not isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):  # those are of another function
+                _check(name, value, several if kind is kind.VAR_POSITIONAL else annotation)
         return function(*arguments, **options)
 
     return call
 
 
-def check_arguments(function: Callable[..., object], arguments: Iterable[Any], options: Mapping[str, Any]) -> None:
-    """Checks the types of a call's arguments.
-
-    Raises:
-        InvalidValueError: one has another type; the message says how to get the right one.
-    """
-    signature = _signature(function)
-    try:
-        given = signature.bind(*arguments, **options).arguments
-    except TypeError:  # the call itself says which argument is missing or unknown
-        return
-    for name, value in given.items():
-        annotation, kind = signature.parameters[name].annotation, signature.parameters[name].kind
-        if not isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):  # those are of another function
-            _check(name, value, GenericAlias(tuple, (annotation, ...)) if kind is kind.VAR_POSITIONAL else annotation)
-
-
 def check_fields(record: Any) -> None:
-    """Checks the types of the fields of a dataclass, as :func:`check_arguments`."""
+    """Checks the types of the fields of a dataclass, as :func:`typed` does those of arguments."""
     for field in dataclasses.fields(record):
         _check(field.name, getattr(record, field.name), field.type)
 

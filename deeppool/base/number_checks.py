@@ -6,6 +6,7 @@ has mistaken the argument for a switch.
 
 import math
 import operator
+import reprlib
 from typing import Any
 
 from deeppool.errors import InvalidValueError
@@ -99,5 +100,6 @@ def shown(value: Any) -> str:
     """Returns a value for a message, in a line of at most 60 characters."""
     if isinstance(value, int) and value.bit_length() > 128:  # Python writes none of thousands of digits
         return f"one of {value.bit_length()} bits"
-    text = " ".join(repr(value).split())
+    # repr() of a whole document would take seconds.
+    text = " ".join((reprlib.repr if isinstance(value, dict | list) else repr)(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

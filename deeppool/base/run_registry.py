@@ -24,6 +24,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from deeppool.base import serialization
 from deeppool.base.cancellation import Cancellation, cancellable
+from deeppool.base.private_files import check_private
 from deeppool.errors import DocumentError, RunError
 from deeppool.units import format_seconds
 
@@ -219,14 +220,9 @@ def folder() -> Path:
     made = _parent() / "deeppool"
     try:
         made.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-        found = made.stat()
     except OSError as error:
         raise RunError(f"cannot make {made}: {error.strerror} (set XDG_STATE_HOME to a folder of yours)") from error
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-        raise RunError(
-            f"{made} is of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}, runs are registered in "
-            f"a folder of user {os.getuid()} with mode 700 (chmod 700 it, or set XDG_STATE_HOME to a folder of yours)"
-        )
+    check_private(made.resolve())
     return made
 
 

@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import re
-import reprlib
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 VERSION = 1
 MAXIMUM_BYTES = 256 * 2**20
 """Maximum size of a file: several hours of telemetry of a node, or a plan of thousands of layers on a thousand GPUs."""
-LARGEST: Mapping[type, float] = {bool: 1, int: number_checks.LARGEST, float: 1e30}
+LARGEST: Mapping[type, float] = {int: number_checks.LARGEST, float: 1e30}
 """Maximum magnitude of a number in a file, by its type. Products of some floats stay finite, and integers fit
 numpy's."""
 
@@ -227,9 +226,9 @@ def _check_numbers(value: Any, path: str | os.PathLike[str], field: str = "") ->
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(item, dict | list):
             _check_numbers(item, path, f"{field}{key}.")
-        elif isinstance(item, int | float) and not abs(item) <= LARGEST[type(item)]:
+        elif isinstance(item, int | float) and not may_hold(item):
             raise DocumentError(
-                f"{path}: field '{field}{key}' is {_shortened(item)}: numbers must be within "
+                f"{path}: field '{field}{key}' is {number_checks.shown(item)}: numbers must be within "
                 f"±{LARGEST[type(item)]:.3g} (edited? make the file again)"
             )
 
@@ -254,10 +253,4 @@ def _describe(detail: "ErrorDetails") -> str:
         return f"field '{field}' is missing (made by another version, or edited?)"
     if detail["type"] == "value_error":  # by the record itself: its message has the value
         return f"field '{field}': {detail['ctx']['error']}" if field else str(detail["ctx"]["error"])
-    return f"field '{field}' is {_shortened(detail['input'])}: {message}"
-
-
-def _shortened(value: Any) -> str:
-    # repr() of a whole document would take seconds where a field as large as that is wrong.
-    text = reprlib.repr(value) if isinstance(value, dict | list) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f"field '{field}' is {number_checks.shown(detail['input'])}: {message}"

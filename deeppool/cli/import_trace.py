@@ -1,12 +1,12 @@
 """The ``deeppool cluster import`` command: a published trace as a workload."""
 
 import os
+from os.path import exists
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from deeppool.base.paths import exists
 from deeppool.cli.inputs import read_profile
 from deeppool.cli.options import AsJson
 from deeppool.cli.output import show

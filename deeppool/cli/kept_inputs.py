@@ -1,12 +1,12 @@
 """Commands that do not write their result over a file that they read."""
 
 from collections.abc import Iterator, Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
-from deeppool.base.paths import is_file
 from deeppool.errors import InvalidValueError
 
 WRITTEN = {"output": "-o", "html": "--html", "perfetto": "--perfetto"}
@@ -47,5 +47,5 @@ def _inputs(command: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
             named = isinstance(each, str) and (Path(each).suffix != "" or name == "profile_file")
-            if (named or isinstance(each, Path)) and is_file(each):
+            if (named or isinstance(each, Path)) and isfile(each):
                 yield Path(each)

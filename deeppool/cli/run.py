@@ -1,12 +1,12 @@
 """The ``deeppool run`` command."""
 
 from collections.abc import Callable
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deeppool.base.paths import is_file
 from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import (
     AsJson,
@@ -114,7 +114,7 @@ def run(
                 on_progress=report,
             )
         try:
-            file = what if is_file(what) else "plan.json"
+            file = what if isfile(what) else "plan.json"
             show(record, as_json, lambda: text_with_card(record, chosen, file, background), output=output)
         finally:
             if perfetto is not None:
@@ -129,7 +129,7 @@ def _plan_for(
     report: Callable[[str, float], None],
 ) -> "Plan":
     """Reads a plan file, or profiles and plans a model."""
-    if is_file(what):
+    if isfile(what):
         found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
             raise RunError(

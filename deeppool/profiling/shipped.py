@@ -5,12 +5,12 @@ H200 (fp16, under CUDA graphs).
 """
 
 from dataclasses import dataclass
+from os.path import exists
 from pathlib import Path
 from typing import ClassVar
 
 from deeppool.base import serialization
 from deeppool.base.arguments import typed
-from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.profiling.table import Profile
 

@@ -4,12 +4,12 @@ import importlib
 import itertools
 import os
 import re
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
 from deeppool.base.arguments import typed
-from deeppool.base.paths import exists
 from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
 

@@ -168,9 +168,7 @@ def test_only_the_user_may_enter_the_folder(runtime: Path, caplog: pytest.LogCap
     dp.running()
     assert runtime.stat().st_mode & 0o777 == 0o700
     runtime.chmod(0o750)
-    with pytest.raises(
-        RunError, match=r"is of user \d+ with mode 750, runs are registered in a folder of user \d+ with"
-    ):
+    with pytest.raises(RunError, match=r"is of user \d+ with mode 750, it must be of user \d+ with mode 700"):
         dp.running()
     with caplog.at_level(logging.WARNING):
         assert run_registry.registered(lambda *, on_progress: on_progress("half", 0.5) or "done")() == "done"

@@ -1,6 +1,7 @@
 """What kernel times are estimated from: the data sheet of a GPU, or the calibration of a device."""
 
 from collections.abc import Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Protocol
 
@@ -8,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.base import serialization
-from deeppool.base.paths import is_file
 from deeppool.device.calibration import SUBSTITUTES, Calibration, family
 from deeppool.device.datasheet import GpuSheet, gpu_sheet
 from deeppool.device.kernels import Kernel
@@ -50,7 +50,7 @@ def kernel_times(gpu: str | Path | GpuSheet | Calibration, precision: Precision 
             calibration.
         DocumentError: the file is neither.
     """
-    if isinstance(gpu, str | Path) and is_file(gpu) and _is_calibration(gpu):
+    if isinstance(gpu, str | Path) and isfile(gpu) and _is_calibration(gpu):
         gpu = serialization.read(gpu, Calibration)
     if not isinstance(gpu, Calibration):
         return SheetTimes(gpu_sheet(gpu), precision or "tf32")

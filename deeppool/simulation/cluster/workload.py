@@ -3,13 +3,13 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from os.path import exists
 from pathlib import Path
 from typing import ClassVar, get_args
 
 from deeppool.base import serialization
 from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
-from deeppool.base.paths import exists
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.plan import Plan
