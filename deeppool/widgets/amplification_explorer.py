@@ -190,7 +190,7 @@ class AmplificationExplorer(Panel):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until plan, comparison and the selected layer's costs are final; False after ``timeout`` seconds."""
-        return all(part.wait(timeout) for part in (self._search_task, self.compared, self.reasons))
+        return all(task.wait(timeout) for task in (self._search_task, self.compared.task, self.reasons.task))
 
     def static(self) -> go.Figure:
         """Returns the frontier figure, with the plan of the controls marked."""
@@ -243,7 +243,7 @@ class AmplificationExplorer(Panel):
         """Ends what is searched for other values of the controls: it would slow the next search down."""
         self._search_task.cancel()
         if self.controls.query != self._query:
-            self.compared.cancel()
+            self.compared.task.cancel()
 
     def _request_search(self) -> None:
         """Searches in the background for a better plan or bound, unless the displayed plan's is near."""
@@ -307,7 +307,7 @@ class AmplificationExplorer(Panel):
         self._mark_outdated(True)
         self.compared.fade()
         self.layers.fade()
-        self.reasons.fade()
+        self.alternatives.fade()
 
     def _mark_outdated(self, outdated: bool) -> None:
         for figure in (self.comparison, self.layers, self.alternatives):

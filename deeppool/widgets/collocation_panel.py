@@ -102,7 +102,7 @@ class CollocationPanel(Panel):
         self.on_click(self.launch, self.begin)
         self.on_click(self.stop, self.end)
         self.settings.on_bound(self.guarded(self._change_bound))
-        self.on_theme(self._recolour)
+        self.on_theme(self._draw)
 
     def begin(self) -> RunHandle[RunRecord]:
         """Launches a run with the settings of the controls, as the button does.
@@ -140,10 +140,6 @@ class CollocationPanel(Panel):
         if self.run is not None and self.run.state == "running":
             self.run.change_bound(bound)
 
-    def _recolour(self) -> None:
-        with self._drawing:
-            self._draw()
-
     def _follow(self, run: RunHandle[RunRecord]) -> None:
         """Redraws on a notification, in the run's thread."""
         if run is not self.run:
@@ -171,10 +167,11 @@ class CollocationPanel(Panel):
             self._next_draw = time.monotonic() + max(INTERVAL, IDLE_RATIO * (time.thread_time() - before))
 
     def _draw(self) -> None:
-        samples = () if self.run is None else self.run.samples
-        ended = self.run is not None and self.run.state != "running"
-        self.figure.draw(figures.live(samples, ended=ended, dark=self.dark))
-        self.jobs.value = describe_jobs(samples[-1].background, ended) if samples else ""
+        with self._drawing:
+            samples = () if self.run is None else self.run.samples
+            ended = self.run is not None and self.run.state != "running"
+            self.figure.draw(figures.live(samples, ended=ended, dark=self.dark))
+            self.jobs.value = describe_jobs(samples[-1].background, ended) if samples else ""
 
     def _finish(self, run: RunHandle[RunRecord]) -> None:
         """Saves the record of a completed run, or displays why there is none."""
@@ -190,7 +187,7 @@ class CollocationPanel(Panel):
         )
 
 
-def describe_jobs(jobs: Iterable[BackgroundSample], ended: bool = False) -> str:
+def describe_jobs(jobs: Iterable[BackgroundSample], ended: bool) -> str:
     """Returns HTML with a line for each background job, and the reason if it has ended.
 
     Args:

@@ -1,7 +1,7 @@
 """Controls for a run with a background job: model, batch, policy, slowdown bound and duration."""
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets
@@ -118,11 +118,6 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
         self.bound_hint.value = _hint(
             "The bound can be changed now." if why_no_bound is None else f"No bound can be set: {why_no_bound}."
         )
-
-    @property
-    def controls(self) -> Sequence[ipywidgets.Widget]:
-        """The input controls, from top to bottom."""
-        return self.background, self.batch, self.policy, self.use_bound, self.bound, self.seconds
 
 
 def _name_and_batch(background: str | Job | BackgroundJob) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """Labelled sliders and drop-down lists that all widgets use."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets
@@ -14,21 +14,24 @@ CONTROL_WIDTH = "30em"
 """Least width of a labelled slider that is easy to move."""
 
 
-def steps(label: str, options: Mapping[str, Any], value: Any) -> ipywidgets.SelectionSlider:
-    """Returns a slider over named values that reports every value it passes.
+def steps(
+    label: str, values: Iterable[float], value: float, text: Callable[[float], str] = "{:,}".format
+) -> ipywidgets.SelectionSlider:
+    """Returns a slider over numbers that reports every value it passes.
 
     Args:
         label: label, with the unit.
-        options: text → value, in order.
-        value: initial value, one of the options.
+        values: the numbers, beside the initial value.
+        value: initial value.
+        text: writes a number.
     """
     return ipywidgets.SelectionSlider(
         description=label,
-        options=list(options.items()),
+        options=[(text(each), each) for each in sorted({*values, value})],
         value=value,
         continuous_update=True,
         style=LABEL,
-        layout=_WIDE,
+        layout={"width": "auto"},
     )
 
 
@@ -40,8 +43,7 @@ def choice(label: str, options: Mapping[str, Any] | Sequence[str], value: Any) -
         options: texts, or text → value.
         value: initial value, one of the options.
     """
-    listed = list(options.items()) if isinstance(options, Mapping) else list(options)
-    return ipywidgets.Dropdown(description=label, options=listed, value=value, style=LABEL, layout=_WIDE)
+    return ipywidgets.Dropdown(description=label, options=options, value=value, style=LABEL, layout={"width": "auto"})
 
 
 def grid(*controls: ipywidgets.Widget) -> ipywidgets.GridBox:
@@ -49,12 +51,3 @@ def grid(*controls: ipywidgets.Widget) -> ipywidgets.GridBox:
     columns = f"repeat(auto-fit, minmax(min(100%, {CONTROL_WIDTH}), 1fr))"
     layout = ipywidgets.Layout(grid_template_columns=columns, grid_gap="2px 16px")
     return ipywidgets.GridBox(controls, layout=layout)
-
-
-def powers(most: int, value: int) -> dict[str, int]:
-    """Returns powers of two up to ``most``, plus ``value``, as text → number."""
-    found = {2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most} | {value}
-    return {f"{count:,}": count for count in sorted(found)}
-
-
-_WIDE = {"width": "auto"}

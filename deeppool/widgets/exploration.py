@@ -1,6 +1,6 @@
 """Cached plans, frontiers and shared clusters of one profile."""
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -70,7 +70,7 @@ class PlanCache:
             limit_scope: as for ``dp.plan``.
         """
         self.profile, self.background, self.limit_scope = profile, background, limit_scope
-        self._cache: dict[str, OrderedDict[Any, Any]] = {}
+        self._cache: defaultdict[str, OrderedDict[Any, Any]] = defaultdict(OrderedDict)
 
     def costs(self, query: PlanQuery) -> CostTable:
         """Returns the cost table of a query; takes milliseconds."""
@@ -105,7 +105,7 @@ class PlanCache:
             InvalidValueError, PlanError, MissingProfileError: as for :meth:`plan`.
         """
         check_limit(limit)
-        if self._known("first plan", (query, limit)) is None and not self.is_known(query, limit):
+        if (query, limit) not in self._cache["first plan"] and not self.is_known(query, limit):
             quick = None if self.limit_scope == "iteration" else self._quick(query, limit)
             if quick is not None:
                 return quick
@@ -113,14 +113,14 @@ class PlanCache:
 
     def is_known(self, query: PlanQuery, limit: float | None) -> bool:
         """Whether :meth:`plan` has its result."""
-        return self._known("plan", (query, limit)) is not None
+        return (query, limit) in self._cache["plan"]
 
     def _quick(self, query: PlanQuery, limit: float | None) -> Plan | None:
         """Returns the better one of a quick plan and the fastest known one within a lower limit."""
         lower = [
             plan
             for kind in ("plan", "first plan")
-            for (asked, bound), plan in list(self._cache.get(kind, {}).items())
+            for (asked, bound), plan in list(self._cache[kind].items())
             if asked == query and bound is not None and (limit is None or bound < limit)
         ]
         fastest = sorted(lower, key=lambda plan: plan.iteration_time)[:1]
@@ -129,7 +129,7 @@ class PlanCache:
     def _proved(self, query: PlanQuery, limit: float | None) -> Plan:
         """Returns the plan that the whole search finds, or the first one with the better bound if that is faster."""
         proved = self._search(query, limit, proving=True)
-        first: Plan | None = self._known("first plan", (query, limit))
+        first: Plan | None = self._cache["first plan"].get((query, limit))
         if first is None or proved.iteration_time <= first.iteration_time:
             return proved
         least = proved.iteration_time / optimality_factor(proved.optimality)
@@ -155,21 +155,15 @@ class PlanCache:
 
     def cached(self, view: View, query: PlanQuery) -> Frontier | SharedCluster | None:
         """Returns the result of :meth:`compare` if it is cached, else None."""
-        found: Frontier | SharedCluster | None = self._known(view, query)
+        found: Frontier | SharedCluster | None = self._cache[view].get(query)
         return found
-
-    def _known(self, kind: str, key: Hashable) -> Any:
-        answers: OrderedDict[Hashable, Any] = self._cache.get(kind, OrderedDict())
-        return answers.get(key)
 
     def _compute_once(self, kind: str, key: Hashable, compute: Callable[[], Answer]) -> Answer:
         # Two threads may both compute a missing result; the results are equal.
-        cached: OrderedDict[Hashable, Any] = self._cache.setdefault(kind, OrderedDict())
-        if (found := cached.get(key)) is not None:
-            answer: Answer = found
-            return answer
-        answer = compute()
-        cached[key] = answer
-        while len(cached) > CACHE_SIZE:
-            cached.popitem(last=False)
+        cached = self._cache[kind]
+        answer: Answer | None = cached.get(key)
+        if answer is None:
+            answer = cached[key] = compute()
+            while len(cached) > CACHE_SIZE:
+                cached.popitem(last=False)
         return answer

@@ -29,7 +29,7 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
         self.figure = LiveFigure()
         # Filled when a layer is selected: plotly cannot determine its width while it is hidden.
         self.shown = ipywidgets.VBox()
-        self._task, self._drawing = LatestTask(), threading.RLock()
+        self.task, self._drawing = LatestTask(), threading.RLock()
         self._selected, self._dark = "", False
         super().__init__([self.layer, self.shown])
 
@@ -42,20 +42,12 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
         with self._drawing:
             self._selected, self._dark = selected.strip(), dark
             if not self._selected:
-                self._task.cancel()
+                self.task.cancel()
                 self.shown.children = ()
                 return
-            self.fade()
+            self.figure.fade()
             name = self._selected
-        self._task.submit((id(plan), name), lambda: alternatives_of(plan, name), self._on_ready, self._on_failure)
-
-    def fade(self) -> None:
-        """Shows that the figure belongs to other values."""
-        self.figure.fade()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the costs are final; False after ``timeout`` seconds."""
-        return self._task.wait(timeout)
+        self.task.submit((id(plan), name), lambda: alternatives_of(plan, name), self._on_ready, self._on_failure)
 
     def _on_ready(self, found: PlanAlternatives) -> None:
         with self._drawing:

@@ -55,10 +55,10 @@ class ModeComparisonPanel(Panel):
             longest_delay: initial longest delay of a rank in a step, in seconds.
         """
         self.task = choice("task", {"digits, small ResNet": "digits", "hyperplane regression": "hyperplane"}, "digits")
-        self.imbalance = choice("late ranks", list(IMBALANCES), next(iter(IMBALANCES)))
-        self.delay = steps("longest delay (s)", _options(_SECONDS, longest_delay), longest_delay)
-        self.ranks = steps("ranks", _options(_RANKS, ranks), ranks)
-        self.updates = steps("updates", _options(_UPDATES, updates), updates)
+        self.imbalance = choice("late ranks", tuple(IMBALANCES), next(iter(IMBALANCES)))
+        self.delay = steps("longest delay (s)", _SECONDS, longest_delay, "{:g}".format)
+        self.ranks = steps("ranks", _RANKS, ranks)
+        self.updates = steps("updates", _UPDATES, updates)
         self.row: RunRow[ModeComparison] = RunRow("Train", self._start, self._finish, self._draw)
         self.status = ipywidgets.HTML(EMPTY)
         self.figure = LiveFigure(figures.loss_over_time([]))
@@ -115,7 +115,3 @@ class ModeComparisonPanel(Panel):
     def _draw(self) -> None:
         with self._drawing:
             self.figure.draw(self.static())
-
-
-def _options(values: tuple[float, ...], initial: float) -> dict[str, float]:
-    return {f"{value:g}": value for value in sorted({*values, initial})}

@@ -47,7 +47,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
             description="compared with", options=VIEWS, style={**LABEL, "button_width": "auto"}
         )
         self.status = ipywidgets.HTML()
-        self._task, self._drawing = LatestTask(), threading.RLock()
+        self.task, self._drawing = LatestTask(), threading.RLock()
         self._drawn: object = None
         self._failure: tuple[tuple[View, PlanQuery] | None, Exception | None] = (None, None)
         self._is_open = False
@@ -64,7 +64,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         """Begins to compute the chosen comparison in the background, unless it is cached."""
         view = self.view.value
         if self._plans.cached(view, query) is not None:
-            self._task.cancel()
+            self.task.cancel()
             return
 
         def fail(error: Exception) -> None:
@@ -72,7 +72,7 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
             self._on_ready(error)
 
         self._failure = None, None
-        self._task.submit((view, query), lambda: self._plans.compare(view, query), self._on_ready, fail)
+        self.task.submit((view, query), lambda: self._plans.compare(view, query), self._on_ready, fail)
 
     def draw(self, query: PlanQuery, plan: Plan, *, dark: bool) -> None:
         """Displays the comparison of a plan if it is cached, else when it is computed."""
@@ -87,17 +87,9 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
             self._drawn = None
             self.figure.fade()
 
-    def cancel(self) -> None:
-        """Ends what is computed in the background."""
-        self._task.cancel()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the comparison is final; False after ``timeout`` seconds."""
-        return self._task.wait(timeout)
-
     def _first_figure(self) -> go.Figure:
         self.request(self._query)
-        self._task.wait(INITIAL_WAIT)
+        self.task.wait(INITIAL_WAIT)
         cached = self._cached()
         if cached is None:
             return go.Figure(layout={"template": theme.template(), "height": HEIGHT})

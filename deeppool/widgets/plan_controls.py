@@ -9,13 +9,13 @@ import ipywidgets
 
 from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
 from deeppool.units import format_bit_rate
-from deeppool.widgets.controls import choice, grid, powers, steps
+from deeppool.widgets.controls import choice, grid, steps
 from deeppool.widgets.exploration import PlanQuery, at_speed
 from deeppool.widgets.panel import Panel
 
 LIMITS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, math.inf)
 """Values of the limit slider, finer where plans change most."""
-MOST_GPUS, MOST_SAMPLES = 1024, 65_536
+GPUS, SAMPLES = [2**power for power in range(11)], [2**power for power in range(17)]
 SPEEDS = tuple(gigabits * 1e9 / 8 for gigabits in (1, 10, 25, 50, 100, 200, 400, 800, 1600, 2400, 3600, 4800))
 """Bytes per second of a GPU's link, each direction."""
 
@@ -30,12 +30,11 @@ class PlanControls:
         chosen = find_cluster(cluster, 1) if isinstance(cluster, str) else cluster
         self._clusters = {**PRESETS, chosen.name: chosen}
         limit = math.inf if amplification_limit is None else amplification_limit
-        self.limit = steps("amplification limit (×)", {_text(x): x for x in sorted({*LIMITS, limit})}, limit)
-        self.gpus = steps("GPUs", powers(MOST_GPUS, gpus), gpus)
-        self.global_batch = steps("global batch (samples)", powers(MOST_SAMPLES, global_batch), global_batch)
-        speeds = {"cluster's own": 0.0, **{format_bit_rate(speed): speed for speed in SPEEDS}}
-        self.speed = steps("link speed of a GPU", speeds, 0.0)
-        self.cluster = choice("cluster", list(self._clusters), chosen.name)
+        self.limit = steps("amplification limit (×)", LIMITS, limit, _limit_text)
+        self.gpus = steps("GPUs", GPUS, gpus)
+        self.global_batch = steps("global batch (samples)", SAMPLES, global_batch)
+        self.speed = steps("link speed of a GPU", SPEEDS, 0.0, _speed_text)
+        self.cluster = choice("cluster", tuple(self._clusters), chosen.name)
         self.all = (self.limit, self.gpus, self.global_batch, self.speed, self.cluster)
         self.grid = grid(*self.all)
         self.corrections = ipywidgets.HBox()
@@ -85,5 +84,9 @@ class PlanControls:
         self.corrections.children = tuple(buttons)
 
 
-def _text(limit: float) -> str:
+def _limit_text(limit: float) -> str:
     return "no limit" if math.isinf(limit) else f"{limit:g}"
+
+
+def _speed_text(speed: float) -> str:
+    return format_bit_rate(speed) if speed else "cluster's own"

@@ -1,5 +1,6 @@
 """Timelines of GPU activity with a time window controlled by keyboard and mouse, and a layer to find in them."""
 
+import functools
 import html
 import math
 import os
@@ -16,6 +17,7 @@ from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, time_unit
+from deeppool.figures.timeline import Window
 from deeppool.figures.timeline_rows import Source, TimelinePanel, panels_of
 from deeppool.widgets.controls import LABEL, choice, grid
 from deeppool.widgets.live_figure import LiveFigure
@@ -33,8 +35,6 @@ FOUND = 12
 """Width of the window around a layer that is found, in widths of its span."""
 NARROWEST = 1 / STEPS
 """Smallest window as a fraction of the longest iteration."""
-
-Window = tuple[float, float]
 
 
 class TimelineView(Panel):
@@ -89,7 +89,7 @@ class TimelineView(Panel):
         self.window.observe(self.guarded(self._redraw), "value")
         self.axis.observe(self.guarded(self._change_axis), "value")
         for name, button in self.buttons.items():
-            self.on_click(button, self._window_handler(name))
+            self.on_click(button, functools.partial(self._move, name))
         self.on_click(self.save, self.export)
         self.observe(self.guarded(lambda change: self.set_sources(change["new"])), "record")
         self.observe(self.guarded(lambda _: self._find_selected()), "selected")
@@ -167,11 +167,8 @@ class TimelineView(Panel):
         start, end = (self._unit.seconds * bound for bound in self.window.value)
         return _within((start, end), self._longest)
 
-    def _window_handler(self, name: str) -> Callable[[], None]:
-        def move() -> None:
-            self._set(_MOVES[name](*self._seconds()))
-
-        return move
+    def _move(self, name: str) -> None:
+        self._set(_MOVES[name](*self._seconds()))
 
     def _set(self, window: Window) -> None:
         start, end = _within(window, self._longest)

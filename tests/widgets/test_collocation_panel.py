@@ -283,7 +283,9 @@ def test_a_page_that_turns_dark_has_the_chart_drawn_again(tmp_path: Path, script
 
 
 def test_every_control_has_a_label_and_every_quantity_a_unit(tmp_path: Path, scripted: Scripted) -> None:
-    labels = [control.description for control in panel_of(scripted, tmp_path).settings.controls]
+    settings = panel_of(scripted, tmp_path).settings
+    names = ("background", "batch", "policy", "use_bound", "bound", "seconds")
+    labels = [getattr(settings, name).description for name in names]
     assert labels == [
         "Background job",
         "Its batch (samples)",
