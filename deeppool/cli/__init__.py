@@ -10,7 +10,7 @@ share:
 
 conditions  options of simulations that deviate from the plan
 inputs      reads profiles and plans
-kept_inputs  no result replaces a file that its command reads
+kept_inputs  results can be written, and replace no file that their command reads
 options     options of several commands
 output      prints records and progress
 out_of_memory  this process has no memory left

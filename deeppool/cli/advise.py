@@ -50,11 +50,8 @@ def advise(
     From your own measurement: `deeppool advise profile.json --gpus 8 --global-batch 32 --cluster cluster.json`
     """
     from deeppool.advice.advise import advise as find_advice
-    from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
 
-    for path in filter(None, (html, output)):
-        serialization.check_writable(path)
     with progress() as report:
         found = find_advice(
             model,
@@ -67,6 +64,7 @@ def advise(
         )
     show(found, as_json, found.explain, output=output)
     if html is not None:
+        from deeppool.base import serialization
         from deeppool.figures.record_page import record_page
         from deeppool.figures.record_view import record_view
 

@@ -29,10 +29,8 @@ def calibrate(
 
     Example: `deeppool estimate resnet50 --gpu machine.json -o resnet50.json`
     """
-    from deeppool.base import serialization
     from deeppool.profiling.calibrate.calibrate import calibrate as measure
 
-    serialization.check_writable(output)
     with progress() as report:
         found = measure(device=device, precision=precision, seconds=seconds, on_progress=report)
     show(found, as_json, output=output)

@@ -53,10 +53,8 @@ def estimate(
 
     Example: `deeppool estimate vgg16 --gpu h100 --precision bf16 -o vgg16-h100.json`
     """
-    from deeppool.base import serialization
     from deeppool.profiling.estimate.estimate import estimate as compute
 
-    serialization.check_writable(output)
     sizes = numbers(batch_sizes, "--batch-sizes")
     with progress() as report:
         found = compute(

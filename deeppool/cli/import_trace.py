@@ -45,11 +45,9 @@ def import_trace(
 
     Example: `deeppool cluster import helios cluster_log.csv --profile resnet50.json --gpus 1024 -o workload.json`
     """
-    from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
     from deeppool.simulation.cluster.public_traces import import_trace as make_workload
 
-    serialization.check_writable(output)
     known = {_beside(name, output): read_profile(name) for name in profiles}
     found = make_workload(
         path,

@@ -27,10 +27,8 @@ def interference(
 
     Heat maps in a notebook: `dp.figures.of(dp.load("pairs.json"))`
     """
-    from deeppool.base import serialization
     from deeppool.collocation.interference.measure import measure_interference
 
-    serialization.check_writable(output)
     with progress("interrupted; every process was ended, nothing was saved") as report:
         found = measure_interference(device=device, on_progress=report)
     advice = f"Simulate with it: deeppool simulate PLAN … --interference {shlex.quote(str(output))}"

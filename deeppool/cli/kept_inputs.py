@@ -1,4 +1,4 @@
-"""Commands that do not write their result over a file that they read."""
+"""Commands that can write their result, and do not write it over a file that they read."""
 
 from collections.abc import Iterator, Mapping
 from os.path import isfile
@@ -16,7 +16,7 @@ SAME_KIND = {("replan", "plan_file")}
 
 
 class InputKeepingCommand(TyperCommand):
-    """A command that refuses to write its result over one of its inputs."""
+    """A command that refuses to write its result over one of its inputs, or where nothing can be written."""
 
     def invoke(self, ctx: Any) -> Any:
         """Checks the files, and runs the command.
@@ -26,14 +26,23 @@ class InputKeepingCommand(TyperCommand):
 
         Raises:
             InvalidValueError: an option names one of the inputs as the file to write.
+            DocumentError: the file cannot be written.
         """
+        from deeppool.base.serialization import check_writable
+        from deeppool.processes.torchrun import started_by_torchrun
+
         inputs = {path.resolve() for path in _inputs(ctx.info_name or "", ctx.params)}
         for name, option in WRITTEN.items():
             path = ctx.params.get(name)
-            if path is not None and Path(path).resolve() in inputs:
+            if path is None:
+                continue
+            if Path(path).resolve() in inputs:
                 raise InvalidValueError(
                     f"{option} {path} would replace a file that this command reads (give {option} another file)"
                 )
+            # Under torchrun only rank 0 writes, and says so to the others when they have met.
+            if not started_by_torchrun():
+                check_writable(path)
         return super().invoke(ctx)
 
 

@@ -14,7 +14,7 @@ from deeppool.units import parse_seconds
 
 
 def nightly(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the nightly runs; created if missing.")],
+    folder: Annotated[Path, typer.Option("-o", "--output", help="Folder of the nightly runs; created if missing.")],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks to run; all by default.")
     ] = None,
@@ -55,7 +55,7 @@ def nightly(
     with progress() as report:
         try:
             finished = run_nightly(
-                output,
+                folder,
                 names or [],
                 preset="full" if full else "quick",
                 budget=_seconds(budget),

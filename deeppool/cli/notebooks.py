@@ -16,7 +16,7 @@ def evaluate(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks to run; all by default.")
     ] = None,
-    output: Annotated[
+    folder: Annotated[
         Path | None, typer.Option("-o", "--output", help="Output folder for executed notebooks, reports and records.")
     ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Full or quick preset of the notebooks.")] = False,
@@ -39,7 +39,7 @@ def evaluate(
     if listed:
         _list(names or [], notebooks, as_json)
         return
-    if output is None:
+    if folder is None:
         raise typer.BadParameter(
             "missing option -o: an output folder for notebooks, reports and records (--list lists the names)"
         )
@@ -47,7 +47,7 @@ def evaluate(
         try:
             results = run_notebooks(
                 names or [],
-                output,
+                folder,
                 preset="full" if full else "quick",
                 parameters=_assignments(parameter),
                 jobs=jobs or default_jobs(),
@@ -55,7 +55,7 @@ def evaluate(
                 on_progress=report,
             )
         except KeyboardInterrupt:
-            raise RunError(f"interrupted; finished notebooks are in {output}") from None
+            raise RunError(f"interrupted; finished notebooks are in {folder}") from None
     if as_json:
         print(json.dumps({"notebooks": [result.to_json() for result in results]}))
     else:

@@ -39,8 +39,6 @@ def replan(
     from deeppool.planning.replanning.replan import replan as replan_run
     from deeppool.records.run_record import RunRecord
 
-    if output is not None:
-        serialization.check_writable(output)
     ran = serialization.read(plan_file, Plan)
     found = replan_run(
         ran,

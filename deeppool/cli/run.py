@@ -83,17 +83,13 @@ def run(
     """
     import_and_fork("deeppool.runs.launch", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
-    from deeppool.base import serialization
     from deeppool.collocation.job_queue import BATCH, BackgroundJob
     from deeppool.figures.trace import write_trace
     from deeppool.runs.launch import launch
 
-    with torchrun_workers() as started:
+    with torchrun_workers(output, perfetto) as started:
         if started and emulate_rank is not None:
             raise RunError("--emulate-rank runs one process on one machine (start it without torchrun)")
-        for path in (output, perfetto):
-            if path is not None:
-                serialization.check_writable(path)
         with progress("interrupted; every process of the run was ended, nothing was saved") as report:
             count = started.ranks if started and ranks is None else ranks
             chosen = _plan_for(what, count, shape(input_shape), global_batch, report)

@@ -49,7 +49,6 @@ def scaling(
 
     Example: `deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json`
     """
-    from deeppool.base import serialization
     from deeppool.planning.request import gpu_counts_to_search
     from deeppool.planning.studies.scaling import scaling as study
     from deeppool.planning.studies.steps_to_accuracy import find_steps
@@ -57,8 +56,6 @@ def scaling(
     speeds = numbers(network, "--network")
     times = read_profile(profile_file)
     steps = find_steps(steps_to_accuracy)
-    if output is not None:
-        serialization.check_writable(output)
     with progress() as report:
         found = study(
             times,

@@ -93,9 +93,6 @@ def simulate(
     from deeppool.simulation.plan.simulate import simulate as replay
     from deeppool.simulation.validation.compare_with_run import compare_with_run
 
-    for path in (output, perfetto):
-        if path is not None:
-            serialization.check_writable(path)
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
     measured = read_interference(interference, policy, max_slowdown)
     if measured is not None and (background is None or policy == "none"):

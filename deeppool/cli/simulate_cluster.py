@@ -68,8 +68,6 @@ def simulate_cluster(
     if (strategy == "partition") != (foreground_gpus is not None):
         raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
     measured = read_interference(interference, policy, max_slowdown)
-    if output is not None:
-        serialization.check_writable(output)
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
     workload = serialization.read(trace, WorkloadTrace)
     sources = load_sources(workload, trace.parent)

@@ -103,9 +103,7 @@ def train(
     from deeppool.planning.plan import Plan
     from deeppool.runs.train import train as run
 
-    with torchrun_workers() as started:
-        if output is not None:
-            serialization.check_writable(output)
+    with torchrun_workers(output) as started:
         plan = serialization.read(plan_file, Plan)
         kept = (
             f"the same command goes on from the last checkpoint in {checkpoints}, one every {checkpoint_every} updates"
