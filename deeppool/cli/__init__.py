@@ -16,7 +16,7 @@ output      prints records and progress
 out_of_memory  this process has no memory left
 internal_errors  an exception that no command expects
 interrupts  Ctrl-C, SIGTERM and a closed terminal
-sharing     what frontier --background takes and prints
+sharing     what frontier --background prints
 torchrun    a command under torchrun: rank 0 prints, the others serve it
 """
 

@@ -66,8 +66,6 @@ def advise(
     if html is not None:
         from deeppool.base import serialization
         from deeppool.figures.record_page import record_page
-        from deeppool.figures.record_view import record_view
 
         parts = (("Advice", found), ("The fastest plan", found.plan), ("All efficient plans", found.frontier))
-        views = [(heading, record_view(part)) for heading, part in parts]
-        serialization.write_text(record_page(str(found), views), html)
+        serialization.write_text(record_page(str(found), parts), html)

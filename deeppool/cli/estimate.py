@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, ModelArgument, Precision, ShapeOption, numbers, shape
+from deeppool.cli.options import AsJson, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 
 
@@ -20,7 +20,13 @@ def _list_gpus(name: str) -> str:
 
 
 def estimate(
-    model: ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), or "
+            "your own model as package.module:callable."
+        ),
+    ],
     gpu: Annotated[
         str,
         typer.Option(

@@ -49,24 +49,6 @@ SlowdownOption = Annotated[
         "share of the time accordingly.",
     ),
 ]
-BatchOption = Annotated[
-    int | None,
-    typer.Option(help="Samples per step of the background (default: 4). A smaller batch keeps less work in flight."),
-]
-EmulateOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="RANK",
-        help="Run only this rank of the plan, on one GPU or core; transfers and the other ranks are emulated by waits.",
-    ),
-]
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), or your "
-        "own model as package.module:callable."
-    ),
-]
 ShapeOption = Annotated[
     str | None,
     typer.Option(
@@ -74,7 +56,6 @@ ShapeOption = Annotated[
         "inputs: input_ids=128,decoder_input_ids=64."
     ),
 ]
-Granularity = Literal["operator", "module", "block"]
 RestartsOption = Annotated[int, typer.Option(help="Maximum number of restarts after a rank died or hung.")]
 MinRanksOption = Annotated[
     int | None,

@@ -18,11 +18,6 @@ from deeppool.cli.options import (
 )
 from deeppool.cli.output import show
 from deeppool.cli.sharing import (
-    BackgroundBatchOption,
-    BackgroundOption,
-    HarvestOption,
-    MinBackgroundOption,
-    MinSpeedupOption,
     check_usage,
     show_sharing,
 )
@@ -111,11 +106,32 @@ def frontier(
     network_model: NetworkOption = None,
     optimizer: OptimizerOption = "momentum",
     memory: MemoryOption = None,
-    background: BackgroundOption = None,
-    background_batch: BackgroundBatchOption = None,
-    harvest_of_idle: HarvestOption = None,
-    min_background: MinBackgroundOption = None,
-    min_speedup: MinSpeedupOption = None,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            help="Profile of a background job for the idle time; compares foreground speed-up and cluster throughput."
+        ),
+    ] = None,
+    background_batch: Annotated[
+        int | None, typer.Option(help="Background's batch on each GPU. Default: the largest of its profile.")
+    ] = None,
+    harvest_of_idle: Annotated[
+        float | None,
+        typer.Option(
+            help="Fraction of the idle time that the background can use, 0 to 1, as measured by a run. Default: 1, "
+            "without interference."
+        ),
+    ] = None,
+    min_background: Annotated[
+        float | None,
+        typer.Option(help="Print the fastest plan with at least this background throughput, in samples/s."),
+    ] = None,
+    min_speedup: Annotated[
+        float | None,
+        typer.Option(
+            help="Print the plan with the highest cluster throughput and at least this speed-up over one GPU."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the frontier (JSON).")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,12 +1,12 @@
 """The ``deeppool env`` and ``deeppool profile`` commands."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, DeviceOption, Granularity, Precision, ShapeOption, numbers, shape
+from deeppool.cli.options import AsJson, DeviceOption, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import DocumentError
 
@@ -35,7 +35,7 @@ def profile(
         Precision, typer.Option(help="bf16 and fp16 use autocast; tf32 requires an NVIDIA GPU.")
     ] = "fp32",
     granularity: Annotated[
-        Granularity,
+        Literal["operator", "module", "block"],
         typer.Option(
             help="What counts as one layer: an operator, a module with the activation and normalisation after it, or a "
             "block of modules (residual block, transformer layer)."

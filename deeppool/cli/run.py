@@ -10,8 +10,6 @@ import typer
 from deeppool.cli.inputs import read_plan, warn
 from deeppool.cli.options import (
     AsJson,
-    BatchOption,
-    EmulateOption,
     PolicyOption,
     ShapeOption,
     SlowdownOption,
@@ -47,8 +45,20 @@ def run(
     seconds: Annotated[float | None, typer.Option(help="Seconds to measure, instead of --steps (default: 30).")] = None,
     policy: PolicyOption = None,
     max_slowdown: SlowdownOption = None,
-    background_batch: BatchOption = None,
-    emulate_rank: EmulateOption = None,
+    background_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples per step of the background (default: 4). A smaller batch keeps less work in flight."
+        ),
+    ] = None,
+    emulate_rank: Annotated[
+        int | None,
+        typer.Option(
+            metavar="RANK",
+            help="Run only this rank of the plan, on one GPU or core; transfers and the other ranks are emulated by "
+            "waits.",
+        ),
+    ] = None,
     gpu_price: Annotated[
         float | None,
         typer.Option(

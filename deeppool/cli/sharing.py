@@ -1,7 +1,7 @@
-"""Options and output of ``deeppool frontier --background``: collocation compared with static partitions."""
+"""Usage and output of ``deeppool frontier --background``: collocation compared with static partitions."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,30 +12,6 @@ if TYPE_CHECKING:
 
 WIDTH = 180
 """Columns of the widest table, of a thousand GPUs."""
-
-BackgroundOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Profile of a background job for the idle time; compares foreground speed-up and cluster throughput."
-    ),
-]
-BackgroundBatchOption = Annotated[
-    int | None, typer.Option(help="Background's batch on each GPU. Default: the largest of its profile.")
-]
-HarvestOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Fraction of the idle time that the background can use, 0 to 1, as measured by a run. Default: 1, without "
-        "interference."
-    ),
-]
-MinBackgroundOption = Annotated[
-    float | None, typer.Option(help="Print the fastest plan with at least this background throughput, in samples/s.")
-]
-MinSpeedupOption = Annotated[
-    float | None,
-    typer.Option(help="Print the plan with the highest cluster throughput and at least this speed-up over one GPU."),
-]
 
 
 def check_usage(background: str | None, *, min_background: float | None, **others: float | None) -> None:

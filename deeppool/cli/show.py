@@ -37,7 +37,6 @@ def show_files(
         print("\n\n".join(texts), flush=True)
     if html is not None:
         from deeppool.figures.record_page import record_page
-        from deeppool.figures.record_view import record_view
 
-        views = [(f"{path.name}: {x.KIND}", record_view(x)) for path, x in zip(files, records, strict=True)]
-        serialization.write_text(record_page(", ".join(path.name for path in files), views), html)
+        parts = [(f"{path.name}: {record.KIND}", record) for path, record in zip(files, records, strict=True)]
+        serialization.write_text(record_page(", ".join(path.name for path in files), parts), html)

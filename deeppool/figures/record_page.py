@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import jinja2
 import plotly.graph_objects as go
 
 from deeppool.figures.formatting import preformatted
 from deeppool.figures.page_width import page_layouts
-from deeppool.figures.record_view import RecordView
+from deeppool.figures.record_view import record_view
 
 WIDTHS = range(280, 1240, 80)
 """Widths of a page in pixels that the texts of figures are fitted to."""
@@ -51,11 +52,11 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem
 )
 
 
-def record_page(title: str, views: Sequence[tuple[str, RecordView]]) -> str:
+def record_page(title: str, records: Sequence[tuple[str, Any]]) -> str:
     """Returns a page with a section per record: its heading, figure and text; plotly's code is in it once."""
     sections, plotly = [], True
-    for heading, view in views:
-        figure = ""
+    for heading, record in records:
+        view, figure = record_view(record), ""
         if view.figure is not None:
             script = _script(view.figure)
             figure = view.figure.to_html(full_html=False, include_plotlyjs=plotly, post_script=script)

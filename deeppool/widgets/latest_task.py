@@ -2,19 +2,10 @@
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from deeppool.base.cancellation import Cancellation
 from deeppool.errors import RunCancelledError
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    key: Hashable
-    work: Callable[[], Any]
-    on_result: Callable[[Any], None]
-    on_error: Callable[[Exception], None]
 
 
 class LatestTask:
@@ -27,8 +18,8 @@ class LatestTask:
     def __init__(self) -> None:
         """Starts no thread; one exists only while there is work."""
         self._changed = threading.Condition()
-        self._current: tuple[_Task, Cancellation] | None = None
-        self._next: _Task | None = None
+        self._current: tuple[Hashable, Cancellation] | None = None
+        self._next: tuple[Hashable, Callable[[Cancellation], None]] | None = None
         self._idle = True
 
     def submit(
@@ -46,14 +37,26 @@ class LatestTask:
             on_result: called in the thread with the result, unless a newer task was submitted meanwhile.
             on_error: called in the thread with the exception that the task raised.
         """
+
+        def run(cancellation: Cancellation) -> None:
+            try:
+                with cancellation.applied():
+                    result = work()
+                    cancellation.check()
+                on_result(result)
+            except RunCancelledError:
+                return
+            except Exception as error:  # the submitter handles it
+                on_error(error)
+
         with self._changed:
             if self._current is not None:
-                task, cancellation = self._current
-                if task.key == key and not cancellation.requested:
+                current, cancellation = self._current
+                if current == key and not cancellation.requested:
                     self._next = None
                     return
                 cancellation.request()
-            self._next = _Task(key, work, on_result, on_error)
+            self._next = key, run
             if not self._idle:
                 return
             self._idle = False
@@ -72,23 +75,13 @@ class LatestTask:
             return self._changed.wait_for(lambda: self._idle, timeout)
 
     def _run(self) -> None:
-        while (begun := self._take_next()) is not None:
-            task, cancellation = begun
-            try:
-                with cancellation.applied():
-                    result = task.work()
-                    cancellation.check()
-                task.on_result(result)
-            except RunCancelledError:
-                continue
-            except Exception as error:  # the submitter handles it
-                task.on_error(error)
-
-    def _take_next(self) -> tuple[_Task, Cancellation] | None:
-        with self._changed:
-            task, self._next = self._next, None
-            self._current = None if task is None else (task, Cancellation())
-            if self._current is None:
-                self._idle = True
-                self._changed.notify_all()
-            return self._current
+        while True:
+            with self._changed:
+                task, self._next, self._current = self._next, None, None
+                if task is None:
+                    self._idle = True
+                    self._changed.notify_all()
+                    return
+                (key, run), cancellation = task, Cancellation()
+                self._current = key, cancellation
+            run(cancellation)

@@ -11,7 +11,7 @@ _LOG = logging.getLogger(__name__)
 SECOND = 1.0
 
 
-def follow(run: RunHandle[Any], draw: Callable[[], None], *, interval: float = SECOND) -> None:
+def follow(run: RunHandle[Any], draw: Callable[[], None]) -> None:
     """Calls ``draw`` after every change of a run, in its thread, and in another one each second until it ends."""
     ended = threading.Event()
 
@@ -20,7 +20,7 @@ def follow(run: RunHandle[Any], draw: Callable[[], None], *, interval: float = S
             ended.set()
 
     def tick() -> None:
-        while not ended.wait(interval):
+        while not ended.wait(SECOND):
             if run.state != "running":
                 return
             try:

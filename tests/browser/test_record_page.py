@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from deeppool.figures.record_page import record_page
-from deeppool.figures.record_view import record_view
 from tests.browser.lab import Lab
 from tests.figures.records import run_of, two_layer_plan
 
@@ -19,7 +18,7 @@ MEASURE = """[...document.querySelectorAll('.js-plotly-plot')].map(plot => {
 
 
 def test_figures_of_a_page_are_fitted_to_its_width_and_grow_above_what_is_below(lab: Lab, tmp_path: Path) -> None:
-    text = record_page("records", [("run", record_view(run_of())), ("plan", record_view(two_layer_plan()))])
+    text = record_page("records", [("run", run_of()), ("plan", two_layer_plan())])
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     page = lab.browser.new_page()
     heights = {}

@@ -13,7 +13,6 @@ import deeppool as dp
 from deeppool.errors import DocumentError
 from deeppool.execution.checkpoint import load_weights
 from deeppool.figures.record_page import record_page
-from deeppool.figures.record_view import record_view
 from tests.command import Command
 from tests.execution.test_checkpoint import copy_of, make_trainer, write
 
@@ -51,7 +50,7 @@ def test_names_of_a_record_are_text_in_a_page(tmp_path: Path) -> None:
     path.write_text(json.dumps(renamed(path, "classifier.0", SCRIPT)))
     plan = dp.load(path)
     assert SCRIPT in {layer.name for layer in plan.layers}
-    page = record_page(SCRIPT, [(SCRIPT, record_view(plan))])
+    page = record_page(SCRIPT, [(SCRIPT, plan)])
     # In the figure's data it is inside a string of a script, where "<" is escaped.
     assert SCRIPT not in page
 

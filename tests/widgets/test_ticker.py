@@ -2,9 +2,18 @@
 
 import threading
 
+import pytest
+
 from deeppool.runs.handle import start
+from deeppool.widgets import ticker
 from deeppool.widgets.ticker import follow
 from tests.waiting import TIMEOUT
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundredths of a second stand for seconds."""
+    monkeypatch.setattr(ticker, "SECOND", 0.01)
 
 
 def test_a_run_is_drawn_while_it_reports_nothing_and_no_longer_once_it_has_ended() -> None:
@@ -21,7 +30,7 @@ def test_a_run_is_drawn_while_it_reports_nothing_and_no_longer_once_it_has_ended
         if len(drawn) >= 3:
             thrice.set()
 
-    follow(run, draw, interval=0.01)
+    follow(run, draw)
     assert thrice.wait(TIMEOUT)
     assert {state for state, _ in drawn} == {"running"}
     go_on.set()
@@ -46,7 +55,7 @@ def test_a_figure_that_cannot_be_drawn_ends_no_run_and_is_not_tried_again() -> N
         raise ValueError("no such trace")
 
     run = start(silent)
-    follow(run, draw, interval=0.01)
+    follow(run, draw)
     assert failed.wait(TIMEOUT)
     for thread in threading.enumerate():
         if thread.name == "deeppool tick":
