@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from deeppool.base.arguments import check_fields
+from deeppool.base.arguments import check_fields, typed
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import InvalidValueError
 
@@ -111,14 +111,13 @@ MEANINGS: dict[Policy, str] = {
 """Description of each policy, one sentence each."""
 
 
+@typed
 def find_sharing(policy: Policy | Sharing, max_slowdown: float | None = None) -> Sharing | None:
     """Returns the mechanisms of a policy, with a bound on the slowdown where one is given; None means no background.
 
     Raises:
         InvalidValueError: no such policy, or a bound where there is nothing to bind.
     """
-    if not isinstance(policy, Sharing) and policy not in POLICIES:
-        raise InvalidValueError(f"policy must be one of {', '.join(POLICIES)}, or a Sharing, got '{policy}'")
     found = policy if isinstance(policy, Sharing) else POLICIES[policy]
     if max_slowdown is None:
         return found

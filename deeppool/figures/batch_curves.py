@@ -25,7 +25,6 @@ MOST = 8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 NAME_LENGTH = 26
 """Characters of a name in the legend; more where shortened names would be equal."""
-_DASHED = "dash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ def _draw(curve: _Curve, label: str, profile: Profile, unit: TimeUnit) -> Iterat
     estimated = profile.provenance == "estimated"
     for first, last, dash, name in (
         (sizes[0], sizes[-1], "solid", "interpolated"),
-        (sizes[-1], BEYOND * sizes[-1], _DASHED, "extrapolated"),
+        (sizes[-1], BEYOND * sizes[-1], "dash", "extrapolated"),
     ):
         batches = _between(first, last)
         yield go.Scatter(
@@ -221,8 +220,7 @@ def _whole(profile: Profile, unit: TimeUnit) -> go.Scatter:
 
 def _between(first: int, last: int) -> list[int]:
     """Returns the integer batch sizes spaced evenly on a logarithmic axis."""
-    steps = [round(first * (last / first) ** (step / STEPS)) for step in range(STEPS + 1)]
-    return sorted({*steps, first, last})
+    return sorted({round(first * (last / first) ** (step / STEPS)) for step in range(STEPS + 1)})
 
 
 def _title(profile: Profile, indices: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from deeppool.base.arguments import typed
 from deeppool.figures import theme
-from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten
+from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten, time_unit
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
 from deeppool.units import format_rate, format_seconds
 
@@ -187,10 +187,10 @@ def _throughput(simulation: ClusterSimulation, unit: TimeUnit, dark: bool) -> It
 
 def _unit(longest: float) -> TimeUnit:
     """Returns the unit of the time axis; cluster workloads take hours rather than milliseconds."""
-    for unit in (TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)):
+    for unit in (TimeUnit("h", 3600.0), TimeUnit("min", 60.0)):
         if longest >= 5 * unit.seconds:
             return unit
-    return TimeUnit("ms", 1e-3) if longest < 1 else TimeUnit("s", 1.0)
+    return time_unit(longest)
 
 
 def _title(simulation: ClusterSimulation) -> str:

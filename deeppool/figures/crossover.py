@@ -41,7 +41,6 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
     labels = [f"rank {rank} {row}" for rank in range(record.ranks) for row in _ROWS]
     figure.update_xaxes(title_text=f"time ({unit.name})", rangemode="tozero")
     figure.update_yaxes(theme.named_rows(labels))
-    figure.update_layout(barmode="overlay")
     return theme.apply_theme(
         figure,
         title="Jobs that cross over, rank by rank",

@@ -69,10 +69,9 @@ def graph(
             f"the profile belongs to another graph, {profile.graph}, than the one given, {graph} (pass profile.graph)"
         )
     colour_by = colour_by or ("parameters" if profile is None else "time")
-    if colour_by not in TITLES or (colour_by == "time" and profile is None):
+    if colour_by == "time" and profile is None:
         raise InvalidValueError(
-            f"colour_by must be one of {', '.join(TITLES)}, and time needs a profile, got '{colour_by}' "
-            f"{'with' if profile else 'without'} one"
+            "colour_by: time needs a profile, got 'time' without one (give one, or another quantity)"
         )
     largest = profile.batch_sizes[-1] if profile else 1
     batch = largest if batch is None else whole_number("batch", batch)

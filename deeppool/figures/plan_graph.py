@@ -93,8 +93,6 @@ def plan_graph(
     Raises:
         InvalidValueError: not a plan, a part without layers, or an unknown quantity.
     """
-    if colour_by not in _TITLES:
-        raise InvalidValueError(f"colour_by must be one of {', '.join(_TITLES)}, got '{colour_by}'")
     shown = _part(plan, part)
     nodes = plan_nodes(plan, shown)
     page = _canvas(
@@ -137,8 +135,7 @@ def _part(plan: Plan, part: str | range | None) -> range:
     if part is None:
         return range(len(names))
     found = part_of_module(names, part) if isinstance(part, str) else part
-    is_range = isinstance(found, range) and found.step == 1
-    if not is_range or not 0 <= found.start < found.stop <= len(names):
+    if found.step != 1 or not 0 <= found.start < found.stop <= len(names):
         raise InvalidValueError(
             f"{part!r} is no part of the {len(names)} layers of {plan.model}, from '{names[0]}' to '{names[-1]}' "
             "(give a module, or a range of their indices)"

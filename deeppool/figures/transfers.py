@@ -29,10 +29,10 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
     """
     if isinstance(compared, MeasuredTransfers):
         rows, subtitle = _measured(compared), _measured_subtitle(compared)
-        name, ranks = compared.model, f"{compared.ranks} ranks"
+        ranks = f"{compared.ranks} ranks"
     else:
         rows, subtitle = _predicted(compared), _predicted_subtitle(compared)
-        name, ranks = compared.model, f"{compared.cluster.gpus} GPUs"
+        ranks = f"{compared.cluster.gpus} GPUs"
     unit = time_unit(max(max(row.iteration, row.transfers, row.slowest) for row in rows))
     computing = compared.compute_time
     figure = go.Figure(
@@ -56,7 +56,7 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
     figure.update_yaxes(autorange="reversed")
     return theme.apply_theme(
         figure,
-        title=f"How {escape(name)} sends gradients on {ranks}",
+        title=f"How {escape(compared.model)} sends gradients on {ranks}",
         subtitle=subtitle,
         plot_height=max(160, 34 * len(rows)),
         dark=dark,
