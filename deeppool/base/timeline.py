@@ -47,10 +47,6 @@ class Timeline:
         """Seconds from the first start to the last end."""
         return max((span.end for span in self.spans), default=0.0)
 
-    def busy(self, gpu: int) -> float:
-        """Returns the seconds in which the foreground occupies a GPU."""
-        return sum(span.duration for span in self.spans if span.gpu == gpu and span.kind not in ("idle", "background"))
-
     def __str__(self) -> str:
         return f"{self.title} ({self.provenance}): {self.gpus} GPUs, {len(self.spans)} spans, {self.duration:.4g} s"
 

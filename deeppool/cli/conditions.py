@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deeppool.cli.options import Policy
+from deeppool.base.sharing import Policy
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:

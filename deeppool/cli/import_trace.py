@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson
+from deeppool.cli.options import AsJson, PresetOption
 from deeppool.cli.output import show
 
 
@@ -27,9 +27,7 @@ def import_trace(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the workload (JSON).")],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster; larger jobs are left out.")],
-    cluster: Annotated[
-        str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
-    ] = "dgx-a100",
+    cluster: PresetOption = "dgx-a100",
     batch: Annotated[
         int, typer.Option(help="Samples per GPU and iteration; of a background at most its profile's largest.")
     ] = 32,

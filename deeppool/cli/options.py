@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from deeppool.base.sharing import Policy
 from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.units import parse_bytes
@@ -32,7 +33,6 @@ DeviceOption = Annotated[
     ),
 ]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Policy = Literal["none", "naive", "nice", "priority", "paced", "feedback"]
 PolicyOption = Annotated[
     Policy | None,
     typer.Option(
@@ -83,6 +83,9 @@ ClusterOption = Annotated[
         "FILE`. Default: loopback (measured on one machine) for CPU profiles, dgx-h100 or dgx-h200 for profiles of "
         "those GPUs, else dgx-a100."
     ),
+]
+PresetOption = Annotated[
+    str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
 ]
 NetworkOption = Annotated[
     Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"] | None,

@@ -17,10 +17,7 @@ from deeppool.cli.options import (
     memory_size,
 )
 from deeppool.cli.output import show
-from deeppool.cli.sharing import (
-    check_usage,
-    show_sharing,
-)
+from deeppool.cli.sharing import check_usage, show_sharing
 
 
 def plan(

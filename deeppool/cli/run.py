@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import (
-    AsJson,
-    PolicyOption,
-    ShapeOption,
-    SlowdownOption,
-    shape,
-)
+from deeppool.cli.options import AsJson, PolicyOption, ShapeOption, SlowdownOption, shape
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
 from deeppool.cli.train import find_own

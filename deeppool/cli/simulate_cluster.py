@@ -17,7 +17,7 @@ from deeppool.cli.conditions import (
     read_interference,
 )
 from deeppool.cli.inputs import warn
-from deeppool.cli.options import AsJson, SlowdownOption
+from deeppool.cli.options import AsJson, PresetOption, SlowdownOption
 from deeppool.cli.output import progress, show
 
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
@@ -29,9 +29,7 @@ def simulate_cluster(
         typer.Argument(metavar="TRACE", help="Workload trace; `deeppool cluster import` makes one of a public trace."),
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
-    cluster: Annotated[
-        str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
-    ] = "dgx-a100",
+    cluster: PresetOption = "dgx-a100",
     strategy: Annotated[
         Strategy,
         typer.Option(

@@ -75,7 +75,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     figure.update_xaxes(title_text=f"time from the start of the trace ({unit.name})", row=3, col=1)
     return theme.apply_theme(
         figure,
-        title=_title(simulation),
+        title=f"{escape(simulation.trace)}: {simulation.strategy} on {simulation.cluster.gpus} GPUs",
         subtitle=_subtitle(simulation),
         plot_height=height,
         heading_height=20,
@@ -191,10 +191,6 @@ def _unit(longest: float) -> TimeUnit:
         if longest >= 5 * unit.seconds:
             return unit
     return time_unit(longest)
-
-
-def _title(simulation: ClusterSimulation) -> str:
-    return f"{escape(simulation.trace)}: {simulation.strategy} on {simulation.cluster.gpus} GPUs"
 
 
 def _subtitle(simulation: ClusterSimulation) -> str:

@@ -34,7 +34,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
     figure.update_yaxes(title_text="cluster throughput (samples/s)")
     return theme.apply_theme(
         figure,
-        title=_title(shared),
+        title=f"{escape(shared.model)} with {escape(shared.background_model)} on {format_count(shared.gpus, 'GPU')}",
         subtitle=_subtitle(shared),
         plot_height=380,
         dark=dark,
@@ -133,10 +133,6 @@ def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool)
     highest = max([alone, *(point.throughput for point in points)])
     figure.update_yaxes(range=[0, 1.12 * highest])
     figure.update_xaxes(range=[0, 1.05 * max(point.speedup for point in points)])
-
-
-def _title(shared: SharedCluster) -> str:
-    return f"{escape(shared.model)} with {escape(shared.background_model)} on {format_count(shared.gpus, 'GPU')}"
 
 
 def _subtitle(shared: SharedCluster) -> str:
