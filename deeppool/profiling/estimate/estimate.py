@@ -117,8 +117,9 @@ def _measurements(
     found = []
     for signature, indices in alike.items():
         mean = times[:, indices].mean(axis=1)
-        if not mean.any():
-            mean[:, 0] = [VIEW * batch for batch in sizes]
+        # At some sizes only: joining what a layer expanded over the samples copies nothing for one of them.
+        idle = ~mean.any(axis=1)
+        mean[idle, 0] = VIEW * np.array(sizes)[idle]
         forward, backward = (tuple(map(float, part)) for part in mean.T)
         found.append(Measurement(signature, forward, backward, (0.0,) * len(sizes)))
     return tuple(found)

@@ -123,6 +123,23 @@ def test_a_layer_that_is_only_a_view_scales_perfectly():
     assert found.time(view, 4).total == pytest.approx(4 * VIEW)
 
 
+def test_a_layer_that_copies_nothing_of_one_sample_alone_is_estimated():
+    class Summarised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(32, 2)
+
+        def forward(self, x):
+            # The states come sequence first: one sample of them is contiguous, several are not.
+            states, _ = self.lstm(x)
+            return self.head(torch.cat([states.mean(1), states.flatten(1)], 1))
+
+    found = estimate(dp.capture(Summarised(), (3, 4)), gpu="h100", batch_sizes=[1, 2, 4])
+    (copy,) = (index for index, layer in enumerate(found.graph.layers) if layer.operators == ("flatten",))
+    assert found.time(copy, 1).total == pytest.approx(VIEW)
+    assert 4 * VIEW < found.time(copy, 2).total < found.time(copy, 4).total
+
+
 def test_an_update_is_estimated_from_the_bandwidth_of_an_own_data_sheet():
     sheet = replace(gpu_sheet("a100-80"), name="own", title="Accelerator of our own", bandwidth=8e12)
     found = estimate(captured("vgg16"), gpu=sheet, batch_sizes=[1])
