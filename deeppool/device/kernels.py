@@ -135,7 +135,8 @@ def kernels_of(
         return [Kernel(name, "memory", _size([args[1]]) + 2 * _size(outputs))]
     untouched, whole_table = _untouched(name, args, outputs[0])
     moved = _size(inputs) + _size(outputs) - untouched
-    if "pool" in name:
+    # The inverse of a maximum pooling has indices in place of windows.
+    if "pool" in name and "unpool" not in name:
         return [Kernel(name, "window", moved, window_reads=_pooled(name, args, outputs[0]))]
     again, row = _read_again(name, args)
     return [Kernel(name, "memory", moved, again_bytes=again, row_bytes=row, whole_table=whole_table)]
@@ -293,7 +294,9 @@ def is_channels_last(*tensors: torch.Tensor) -> bool:
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     """Returns the bytes in memory; an expanded tensor occupies only those of what it was expanded from."""
-    return sum(min(_elements(x) * x.element_size(), x.untyped_storage().nbytes()) for x in tensors)
+    # A sparse tensor has no memory of its own.
+    held = [part for x in tensors for part in ((x._indices(), x._values()) if x.is_sparse else (x,))]
+    return sum(min(_elements(x) * x.element_size(), x.untyped_storage().nbytes()) for x in held)
 
 
 def _elements(tensor: torch.Tensor) -> int:

@@ -243,6 +243,30 @@ def test_pooling_reads_through_its_windows():
     assert backward.window_reads == 9 * BATCH * 8 * 7 * 7 + 2 * BATCH * 8 * 9 * 9
 
 
+def test_undoing_a_pooling_moves_its_indices_and_reads_no_windows():
+    def undone(x):
+        pooled, indices = functional.max_pool2d(x, 2, return_indices=True)
+        return [functional.max_unpool2d(pooled, indices, 2)]
+
+    work = work_of(nn.Identity, BATCH, 8, 4, 4, forward=undone)
+    (undo,) = (kernel for kernel in work.forward if kernel.kind == "memory")
+    assert undo.bytes == BATCH * 8 * ((FLOAT + 8) * 2 * 2 + FLOAT * 4 * 4)
+
+
+def test_a_sparse_gradient_of_a_table_has_bytes_for_the_rows_that_it_holds():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(1000, 4, sparse=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.table(x).mean(1))
+
+    work, _ = model_work(capture(Sparse(), (5,), input_dtype=torch.int64), BATCH)
+    (gradient,) = (k.bytes for k in work.backward if "sparse" in k.operator)
+    assert BATCH * 5 * 4 * 4 < gradient < 1000 * 4 * 4
+
+
 def test_an_embedding_reads_the_rows_that_it_takes_and_not_its_table():
     class Tokens(nn.Module):
         def __init__(self):
