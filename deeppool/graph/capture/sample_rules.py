@@ -22,7 +22,7 @@ MOVES = frozenset(
         "clone detach alias to _to_copy type_as slice narrow split split_with_sizes chunk unbind select cat stack "
         "zeros_like ones_like empty_like new_empty exponential geometric uniform normal_functional dropout "
         "native_dropout feature_dropout alpha_dropout feature_alpha_dropout bernoulli rand_like randn_like "
-        "hardswish prelu log_sigmoid one_hot __and__ __or__"
+        "normal poisson hardswish prelu log_sigmoid one_hot __and__ __or__"
     ).split()
 )
 """Operators that pick entries, or change or draw each alone: samples stay where their dimension keeps its size."""
@@ -40,7 +40,8 @@ SAMPLES_FIRST = frozenset(
     ).split()
 )
 """Operators on (samples, channels, …). BatchNorm's statistics are those of one GPU's samples, which plans state."""
-PRODUCTS = frozenset("matmul mm bmm addmm baddbmm linear scaled_dot_product_attention".split())
+MATRICES = frozenset("matmul mm bmm addmm baddbmm linear scaled_dot_product_attention linalg_cholesky cholesky".split())
+"""Operators on the last two dimensions; Cholesky's takes no random numbers."""
 ROWS = {"matmul": 0, "mm": 0, "addmm": 1, "linear": 0}
 """Products that compute each row of one argument alone, and its position."""
 RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
@@ -102,7 +103,7 @@ def _combines_no_samples(node: fx.Node, name: str, sampled: Sampled) -> bool:
     if name in SAMPLES_FIRST or "_pool" in name or name.startswith("upsample_"):
         batched = "conv" not in name or _rank(given["input"]) == _rank(given["weight"])
         return only_first and batched and next(iter(sampled.values())).dim == 0
-    if name in PRODUCTS:
+    if name in MATRICES:
         of_rows = name in ROWS and list(sampled) == [node.args[ROWS[name]]] and dims != {-1}
         return of_rows or (aligned and max(dims) < -2)
     if name == "embedding":

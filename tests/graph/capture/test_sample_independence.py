@@ -345,6 +345,7 @@ INDEPENDENT = {
     "along tokens": along_tokens,
     "factories": factories,
     "products": products,
+    "Cholesky": lambda _, y: torch.linalg.cholesky(y @ y.mT + torch.eye(3, dtype=y.dtype)) @ y,
     "recurrent": lambda mix, y: mix.lstm(y)[0],
     "gathered": lambda _, y: y.gather(1, y.argmax(1, keepdim=True)).squeeze(1),
     "flattened": lambda mix, y: (y.reshape(-1, 8) @ mix.weight).view(-1, 24).unflatten(1, (3, 8)),
@@ -378,7 +379,8 @@ def test_an_operator_without_float64_is_tried_in_its_own_dtype():
 def test_random_numbers_of_each_sample_are_captured():
     def noisy(_, y):
         kept = torch.empty(y.shape[0], 1, 1).bernoulli_(0.7)
-        return F.dropout(y * kept + torch.randn_like(y) + torch.rand(y.shape[0], 1, 1), 0.5)
+        noise = torch.randn_like(y) + torch.normal(y, 0.1) + torch.poisson(y.exp()) + torch.rand(y.shape[0], 1, 1)
+        return F.dropout(y * kept + noise, 0.5)
 
     capture(build(noisy), SHAPE)
 
