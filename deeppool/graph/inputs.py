@@ -31,30 +31,30 @@ def resolve(defaults: tuple[Input, ...], model: str, shapes: Shapes | None, dtyp
         _check_names(model, dtypes, names, "input_dtype")
     found = []
     for name in names:
-        default = own.get(name, Input(name, ()))
-        if isinstance(shapes, Mapping):
-            shape = shapes.get(name, default.shape)
-        else:
-            shape = default.shape if shapes is None or not np.size(shapes) else shapes
+        default = own.get(name)
+        shape = shapes.get(name) if isinstance(shapes, Mapping) else shapes
+        # One empty shape, for whatever inputs there are, says as little as none.
+        if default is not None and (shape is None or (shape is shapes and not np.size(shape))):
+            shape = default.shape
         dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
         sizes = _sizes(shape, f"{name} of {model}" if name else model)
-        found.append(Input(name, sizes, default.dtype if dtype is None else _dtype_name(dtype)))
+        otherwise = "float32" if default is None else default.dtype
+        found.append(Input(name, sizes, otherwise if dtype is None else _dtype_name(dtype)))
     if not found:
         raise CaptureError(f"input_shape of {model} names no input: a model must take a tensor that has a batch")
     return tuple(found)
 
 
-def _sizes(shape: Shape, of: str) -> tuple[int, ...]:
+def _sizes(shape: Shape | None, of: str) -> tuple[int, ...]:
     """Returns a shape as integers of Python."""
     try:
-        sizes = tuple(map(operator.index, shape))
+        sizes = tuple(map(operator.index, () if shape is None else shape))
     except TypeError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        # An array of NumPy has no truth value, and an empty shape says nothing.
-        given = shape if np.size(shape) else None
         raise CaptureError(
-            f"input_shape of {of} is {given}, expected the positive sizes of one sample (for example 3,224,224)"
+            f"input_shape of {of} is {shape}, expected the positive sizes of one sample (for example 3,224,224, or 1 "
+            "for one number)"
         )
     return sizes
 

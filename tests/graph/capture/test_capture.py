@@ -256,6 +256,12 @@ def test_missing_or_empty_input_shape_shows_an_example(shape):
         capture(nn.Linear(8, 8), shape)
 
 
+def test_an_input_of_one_number_a_sample_is_refused_with_its_shape_and_how_to_give_it():
+    expected = r"input_shape of step of Linear is \(\), .* \(for example 3,224,224, or 1 for one number\)"
+    with pytest.raises(CaptureError, match=expected):
+        capture(nn.Linear(8, 8), {"input": (8,), "step": ()})
+
+
 class DependsOnData(nn.Module):
     """Module with a branch that no static graph can hold."""
 
