@@ -4,7 +4,6 @@ Records of runs hold timelines and may be megabytes, so the index reads no file 
 """
 
 import datetime
-import json
 import os
 import re
 import stat
@@ -58,6 +57,8 @@ def record_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
 
 
 def _entry(path: Path) -> Entry | None:
+    from pydantic_core import from_json
+
     try:
         status = path.stat()
         saved = datetime.datetime.fromtimestamp(status.st_mtime)
@@ -70,15 +71,19 @@ def _entry(path: Path) -> Entry | None:
         return Entry(path, saved, status.st_size, None, None, f"cannot be read: {error.strerror}")
     found = _FORMAT.match(head.lstrip())
     kind = found[1] if found else None
-    model = _MODEL.search(head)
-    problem = None
+    model = _MODEL.search(head) if kind else None
+    name = problem = None
     if kind is None:
         problem = "not a file of deeppool"
     elif kind not in KINDS:
         problem = f"of kind '{kind}', which this deeppool does not support"
     elif not tail.rstrip().endswith("}"):
         problem = "cut off before its end"
-    return Entry(path, saved, status.st_size, kind, json.loads(model[1]) if kind and model else None, problem)
+    try:
+        name = from_json(model[1]) if model else None
+    except ValueError:  # a tab, an escape that JSON does not have, half a character
+        problem = "not JSON where it names its model"
+    return Entry(path, saved, status.st_size, kind, name, problem)
 
 
 def _ends(path: Path) -> tuple[str, str]:

@@ -49,6 +49,16 @@ def test_files_are_listed_the_newest_first_with_what_they_are(folder: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("name", ["a\tb", r"a\qb", r"\ud800"])
+def test_a_model_that_is_no_text_of_json_is_a_problem_of_its_file_alone(folder: Path, name: str) -> None:
+    put(folder / "edited.json", f'{{"format": "deeppool/plan", "version": 1, "model": "{name}"}}', 7)
+    first, *others = record_index(folder)
+    assert (first.kind, first.model, first.problem) == ("plan", None, "not JSON where it names its model")
+    assert len(others) == 7
+    with pytest.raises(DocumentError, match="not JSON"):
+        dp.load(first.path)
+
+
 def test_an_entry_reads_as_a_line(folder: Path) -> None:
     lines = {entry.path.name: str(entry) for entry in record_index(folder)}
     assert lines["plan.json"].endswith("plan.json: plan of tiny")
