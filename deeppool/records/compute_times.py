@@ -4,6 +4,7 @@ A collective ends for all ranks at once, so the times of whole updates, and of b
 equal on all of them.
 """
 
+import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -90,4 +91,6 @@ def straggler(times: Sequence[ComputeTimes], stages: Iterable[Collection[int]] =
     if len(groups) > 1:  # ranks with more layers are the last ones
         whose = "the median of those with the same layers"
     late = f"rank {worst.rank} computes {format_seconds(worst.p50)} before it meets the others"
-    return f"{late}, {worst.p50 / others:.3g} times {whose}"
+    # A clock may tell nothing between an update and the next collective of ranks with little to compute.
+    ratio = worst.p50 / others if others else math.inf
+    return f"{late}, {ratio:.3g} times {whose}"

@@ -24,6 +24,12 @@ def test_a_rank_with_more_layers_by_the_plan_is_not_late() -> None:
     assert straggler(compute_times([[9.0], [1.0], [1.3]]), [(0,), (0, 1, 2)]) is None  # 0.3 s beside 9 s
 
 
+def test_a_rank_is_late_beside_ranks_whose_clocks_tell_no_time() -> None:
+    assert str(straggler(compute_times([[0.0], [2.0], [0.0]]))).startswith(
+        "rank 1 computes 2 s before it meets the others, inf times their median"
+    )
+
+
 def test_no_rank_is_blamed_where_all_compute_alike_or_there_is_one() -> None:
     assert straggler(compute_times([[1.0, 1.1], [1.1, 1.0]])) is None
     assert straggler(compute_times([[1.0]])) is None
