@@ -19,7 +19,7 @@ from deeppool.execution.transfer_scheduler import TransferScheduler
 from deeppool.records.transfer_plan import TransferPlan
 
 READING_GRADIENTS = ("on_before_optimizer_step", "configure_gradient_clipping")
-READING_PARAMETERS = ("optimizer_step", "on_train_batch_start", "on_train_batch_end")
+READING_PARAMETERS = ("optimizer_step", "lr_scheduler_step", "on_train_batch_start", "on_train_batch_end")
 """Hooks that may read or change them in every update."""
 
 
@@ -34,7 +34,9 @@ class TransferStrategy(DDPStrategy):
     The training is the same, and so is what hooks see; only buffers, such as the statistics of a BatchNorm, stay each
     rank's own. It takes one optimizer and automatic optimization. With ``gradient_clip_val``, or
     hooks of yours on gradients (``on_after_backward``, ``on_before_optimizer_step``), each update waits for all
-    transfers; with hooks of yours on steps (``optimizer_step``, ``on_train_batch_end``), it is complete before them.
+    transfers; with hooks of yours on steps (``optimizer_step``, ``lr_scheduler_step``, ``on_train_batch_end``), it is
+    complete before them. A ``training_step`` that reads parameters itself, for a penalty on weights, reads them after
+    the forward.
     """
 
     def __init__(self, cluster: Cluster, method: TransferScheduler | None = None, **options: Any) -> None:

@@ -32,7 +32,8 @@ def use_transfers(trainer: Trainer, cluster: Cluster, method: TransferScheduler 
     each rank's own. With a clipped norm, which is the Trainer's default (``max_grad_norm=1.0``), or a callback of yours
     with ``on_pre_optimizer_step``, each update waits for all transfers; ``max_grad_norm=0`` lets them run on into the
     next forward, and logs no norm. With a callback of yours that has ``on_optimizer_step``, ``on_step_end`` or
-    ``on_step_begin``, each update is complete before it is called.
+    ``on_step_begin``, each update is complete before it is called. A ``compute_loss`` of yours that reads parameters
+    itself, for a penalty on weights, reads them after the model's forward.
 
     Args:
         trainer: not trained yet; each process has one replica.

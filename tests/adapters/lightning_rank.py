@@ -17,6 +17,7 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulate_grad_batches": 2},
     "read in steps": {"accumulate_grad_batches": 2, "limit_val_batches": 0},
     "read in epochs": {"limit_val_batches": 0},
+    "read by schedule": {"limit_val_batches": 0},
     "fp16": {},
 }
 
@@ -52,6 +53,22 @@ def run(rank: int, folder: Path, port: int) -> None:
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.5)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+
+    class ScheduledModule(Module):
+        """Reads parameters where it steps its schedule of learning rates, in every update."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.read: list[float] = []
+
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            self.read.append(sum(float(each.norm()) for each in self.parameters()))
+            scheduler.step()
+
+        def configure_optimizers(self) -> Any:
+            (optimizer,), _ = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     class Reader(Callback):
         """Reads gradients and parameters where users' callbacks do."""
@@ -93,10 +110,10 @@ def run(rank: int, folder: Path, port: int) -> None:
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 default_root_dir=folder / f"{case}-{method}",
-                callbacks=[reader] if case.startswith("read") else [],
+                callbacks=[reader] if case.startswith("read in") else [],
                 **options,
             )
-            module = Module()
+            module = ScheduledModule() if case == "read by schedule" else Module()
             if case == "fp16":
                 if method == "transfers":
                     try:
@@ -108,7 +125,7 @@ def run(rank: int, folder: Path, port: int) -> None:
             found[f"{case}, {method}"] = {
                 "losses": module.losses,
                 "checked": module.checked,
-                "read": reader.read,
+                "read": module.read if case == "read by schedule" else reader.read,
                 "weights": [value for each in module.parameters() for value in each.flatten().tolist()],
                 "sent": None
                 if method == "DDP"
