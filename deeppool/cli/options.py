@@ -28,7 +28,7 @@ DeviceOption = Annotated[
     typer.Option(
         metavar="DEVICE",
         callback=device_name,
-        help="auto, cpu, cuda, emulated, or emulated:GPU, an emulated a100-40, a100-80, h100 or h200 in virtual time; "
+        help="auto, cpu, cuda, emulated, or emulated:GPU, a GPU of `deeppool estimate --gpu list` in virtual time; "
         "auto selects CUDA if there is a GPU.",
     ),
 ]
