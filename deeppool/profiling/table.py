@@ -233,14 +233,13 @@ class Profile:
         return [size * self.update_seconds_per_byte for size in self.graph.gradient_bytes]
 
     def __str__(self) -> str:
-        smallest, largest = self.batch_sizes[0], self.batch_sizes[-1]
+        ends = dict.fromkeys((self.batch_sizes[0], self.batch_sizes[-1]))
+        times = ", ".join(f"{format_seconds(self.iteration_time(batch))} at batch {batch}" for batch in ends)
         known = "" if self.error is None else f", ± {100 * self.error:.0f} %,"
         return (
             f"{self.graph}; {self.provenance}{known} on {self.device_name} ({self.device}, {self.precision}, "
             f"{f'{graphs_name(self.device)}, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
-            f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): "
-            f"{format_seconds(self.iteration_time(smallest))} at batch {smallest}, "
-            f"{format_seconds(self.iteration_time(largest))} at batch {largest}"
+            f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): {times}"
         )
 
 

@@ -151,6 +151,7 @@ def test_profile_prints_itself_in_a_line():
     text = str(one_layer([1e-3 * batch for batch in BATCH_SIZES]))
     assert "\n" not in text
     assert "estimated on drawn (cpu, fp32, 1 thread): 1 ms at batch 1, 16 ms at batch 16" in text
+    assert str(one_layer([4e-3], batch_sizes=(4,))).endswith("thread): 4 ms at batch 4")
 
 
 def test_the_linear_fit_is_checked_on_the_largest_size():
