@@ -13,7 +13,9 @@ from deeppool.base.interruption import interruptible
 from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
+from deeppool.device.kernels import Kernel
 from deeppool.device.protocol import AUTOCAST, Precision
+from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, Model, capture
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
@@ -23,6 +25,8 @@ from deeppool.profiling.table import BatchSizes, Measurement, Profile, distinct_
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
+WIDEST = 4
+"""Bytes of the numbers of fp32, the widest whose products have a known rate."""
 VIEW = 1e-9
 """Seconds per sample of a layer that launches no kernel, such as a view: profiles have no zero times, because
 amplification is relative to a layer's time. Proportional to the batch, because a view costs no more on many GPUs."""
@@ -63,7 +67,7 @@ def estimate(
 
     Raises:
         InvalidValueError: unknown GPU, one without products in the precision, another precision than that of the
-            calibration, or batch sizes that are not positive.
+            calibration, products in fp64, or batch sizes that are not positive.
     """
     source = kernel_times(gpu, precision)
     sizes = distinct_sizes(batch_sizes)
@@ -74,6 +78,8 @@ def estimate(
     else:
         captured = capture(model, input_shape, on_progress=lambda what, _: report(what, 0.0))
     works = model_works(captured, sizes, autocast=source.precision in AUTOCAST, on_progress=report)
+    kernels = [kernel for work in works[sizes[0]] for kernel in (*work.forward, *work.backward)]
+    _check_products(kernels)
     times = _seconds([works[batch] for batch in sizes], source)
     measurements = _measurements(captured, times, sizes)
     report("done", 1.0)
@@ -86,7 +92,7 @@ def estimate(
         precision=source.precision,
         threads=source.threads,
         provenance="estimated",
-        method=source.method([kernel for work in works[sizes[0]] for kernel in (*work.forward, *work.backward)]),
+        method=source.method(kernels),
         update_per_byte=source.update_per_byte,
         error=source.error,
         date=datetime.date.today().isoformat(),
@@ -96,6 +102,16 @@ def estimate(
     if path is not None:
         serialization.write(result, path)
     return result
+
+
+def _check_products(kernels: Sequence[Kernel]) -> None:
+    """Raises InvalidValueError if products are of numbers whose rate neither data sheets nor calibrations have."""
+    wide = sorted({kernel.operator for kernel in kernels if kernel.flops and kernel.element_size > WIDEST})
+    if wide:
+        raise InvalidValueError(
+            f"products of numbers of more than {WIDEST} bytes, such as fp64, cannot be estimated: {', '.join(wide)} "
+            "(convert the model to fp32, model.float(), or measure it by deeppool profile)"
+        )
 
 
 def _seconds(works: Sequence[Sequence[LayerWork]], source: KernelTimes) -> NDArray[np.float64]:

@@ -165,7 +165,21 @@ def test_invalid_arguments_raise_in_one_line(tmp_path):
         estimate("vgg16", gpu="v100", precision="bf16", output=tmp_path / "x.json")
     with pytest.raises(InvalidValueError, match=r"got \[1\.5, 2\] \(whole ones, for example 1,2,4,8\)"):
         estimate("vgg16", gpu="h100", batch_sizes=[1.5, 2])
+    with pytest.raises(InvalidValueError, match=r"such as fp64, cannot be estimated: addmm, mm \(convert the model"):
+        estimate(nn.Linear(8, 2).double(), (8,), gpu="h100", output=tmp_path / "x.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_products_of_wide_numbers_have_no_known_rate():
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.inner(x).double().cumsum(-1).float()
+
+    assert estimate(Sums(), (8,), gpu="h100").provenance == "estimated"
 
 
 def test_sizes_may_be_numbers_of_numpy(tmp_path):
