@@ -6,12 +6,11 @@ algorithm on the same prices. In the same run, random graphs small enough to try
     python -m benchmarks.planner.main
 
 Layer times are made up (every layer scales imperfectly). For chains the search's time hardly depends on them; for
-models with branches it does, so Inception-v3 is searched with the shipped layer times too, which were measured. The
-tree of chains and branches of a model is found once and kept; its time stands beside.
+models with branches it does: ``claims.py`` times searches with measured layer times. The tree of chains and branches of
+a model is found once and kept; its time stands beside.
 """
 
 import argparse
-import itertools
 import os
 import random
 import statistics
@@ -23,13 +22,11 @@ from dataclasses import replace
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import deeppool as dp
-from benchmarks.planner.models import MODELS, made_up, priced, prices
+from benchmarks.planner.models import MODELS, made_up, prices
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
-from deeppool.costs.table import CostTable
 from deeppool.graph import series_parallel
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import search
@@ -39,12 +36,6 @@ from tests.planning.searched import plan
 
 SIZES = (8, 1024, 65_536)
 LIMIT = 2.0
-SAMPLES = (4, 32)
-"""A GPU, with measured layer times."""
-FRONTIERS = {"VGG-16": SIZES, "WideResNet-101-2": SIZES[:2], "Inception-v3": SIZES[:2]}
-"""Models whose whole frontier is timed, and at which sizes."""
-MEASURED = {"Inception-v3": "inception_v3-cpu"}
-"""Models whose search is timed with shipped layer times too, and which."""
 SHAPES = {
     "chain": [(), (0,), (1,), (2,), (3,), (4,)],
     "two branches": [(), (0,), (1,), (0,), (2, 3)],
@@ -56,7 +47,7 @@ SHAPES = {
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20, help="searches per cell")
     parser.add_argument("--graphs", type=int, default=300, help="random graphs to check against every assignment")
@@ -67,13 +58,11 @@ def main() -> None:
     print("|---" * (1 + len(SIZES)) + "|")
     for name in arguments.models:
         report(name, MODELS[name](), arguments.repeats)
-        if name in MEASURED:
-            report_measured(name, dp.find_profile(MEASURED[name]), arguments.repeats)
     print("\n" + check(arguments.graphs))
 
 
 def report(name: str, graph: LayerGraph, repeats: int) -> None:
-    """A model's rows: exact, published, and some whole frontiers; nothing overlaps, but for the rows as it runs."""
+    """A model's rows: exact, published, and proved; nothing overlaps, but for the rows as it runs."""
     as_run = [prices(graph, size) for size in SIZES]
     costs = [replace(table, overlap=False) for table in as_run]
     edges = tuple(layer.predecessors for layer in graph.layers)
@@ -96,50 +85,23 @@ def report(name: str, graph: LayerGraph, repeats: int) -> None:
     for kind, model in (("", "paper"), (" as it runs", None)):
         cells = [proved_cell(made_up(graph), size, model) for size in SIZES[:2]]
         print(f"| … proved by deeppool check, no limit{kind} |", " | ".join([*cells, "–"]), "|", flush=True)
-    if name in FRONTIERS:
-        sizes = FRONTIERS[name]
-        for kind, tables in (("", costs), (" as it runs", as_run)):
-            cells = [frontier_cell(table, min(repeats, 9 if sizes == SIZES else 3)) for table in tables[: len(sizes)]]
-            cells += "–" * (len(SIZES) - len(sizes))
-            print(f"| … whole frontier{kind} |", " | ".join(cells), "|", flush=True)
-
-
-def report_measured(name: str, profile: Profile, repeats: int) -> None:
-    """A model's rows with measured layer times; with few samples a GPU, the limit leaves little room for transfers."""
-    for samples, limit in itertools.product(SAMPLES, (LIMIT, None)):
-        costs = [priced(profile, size, samples) for size in SIZES[:2]]
-        found = {search(table, limit).optimality for table in costs}
-        asked = f"{samples} samples a GPU, {'no limit' if limit is None else f'limit {limit}'}"
-        print(
-            f"| {name}, measured layer times, {asked} ({', '.join(sorted(found))}) |",
-            " | ".join(timed(lambda: search(table, limit), repeats) for table in costs),  # noqa: B023
-            "| – |",
-            flush=True,
-        )
 
 
 def proved_cell(profile: Profile, gpus: int, model: NetworkModel | None) -> str:
     """Factor that is proved without the search, the search's claim, and the seconds of the check."""
-    made = dp.plan(profile, Cluster(gpus), SAMPLES[1] * gpus, network_model=model)
-    started = time.perf_counter()
+    made = dp.plan(profile, Cluster(gpus), 32 * gpus, network_model=model)
+    started = time.process_time()
     found = dp.check(made, profile)
-    return f"{found.proved_factor:.3f} ({made.optimality}), {time.perf_counter() - started:.2f} s"
-
-
-def frontier_cell(costs: CostTable, repeats: int) -> str:
-    """Time of the whole frontier, its points, what is claimed of it in time, and in time and GPU-seconds."""
-    found = efficient_plans(costs)
-    claims = f"{found.optimality}, in both {found.pareto_factor:.4f}"
-    return f"{timed(lambda: efficient_plans(costs), repeats)}, {len(found.time)} points, {claims}"
+    return f"{found.proved_factor:.3f} ({made.optimality}), {time.process_time() - started:.2f} s"
 
 
 def timed(run: Callable[[], object], repeats: int) -> str:
-    """Median and range in milliseconds."""
+    """Median and range in milliseconds of a processor."""
     times = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = time.process_time()
         run()
-        times.append(1e3 * (time.perf_counter() - started))
+        times.append(1e3 * (time.process_time() - started))
     return f"{statistics.median(times):.2g} ms ({min(times):.2g} … {max(times):.2g})"
 
 
