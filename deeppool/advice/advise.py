@@ -23,7 +23,7 @@ from deeppool.job import Progress
 from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.planner import frontier, plan
 from deeppool.planning.request import cost_table
-from deeppool.profiling.default_cluster import cluster_for
+from deeppool.profiling.default_cluster import cluster_for, cluster_of
 from deeppool.profiling.table import Profile
 
 
@@ -70,7 +70,7 @@ def advise(
     )
     named_profile = names_profile(model)
     name = shlex.quote(str(model)) if named_profile else f"{times.graph.model}.json"
-    place = cluster if isinstance(cluster, Cluster) else cluster_for(times, gpus)
+    place = cluster_of(times, cluster)
     command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)

@@ -54,7 +54,7 @@ def plan(
 
     Args:
         profile: layer times; per-GPU batches between its sizes are interpolated.
-        cluster: the GPUs and links, or a number of GPUs of a DGX A100.
+        cluster: the GPUs and links, or a number of GPUs: of the DGX of the profile's GPU, or cores of this machine.
         global_batch: samples per iteration, over all GPUs.
         amplification_limit: the most GPU-seconds that a layer may spend, transfers and gradient
             synchronisation included, as a multiple of its time on one GPU; at least 1. None: no limit.
@@ -83,7 +83,7 @@ def plan(
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
     global_batch = whole_number("global_batch", global_batch)
-    cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
+    cluster = cluster_with_memory(profile, cluster, memory, memory_model(profile, global_batch, optimizer))
     costs = cost_table(profile, cluster, global_batch, gpu_counts, network_model)
     amplification_limit = check_limit(amplification_limit)
     check_search(search, limit_scope)
@@ -188,7 +188,7 @@ def frontier(
     under 1.
     """
     global_batch = whole_number("global_batch", global_batch)
-    cluster = cluster_with_memory(cluster, memory, memory_model(profile, global_batch, optimizer))
+    cluster = cluster_with_memory(profile, cluster, memory, memory_model(profile, global_batch, optimizer))
     return frontier_from_costs(
         profile, cost_table(profile, cluster, global_batch, gpu_counts, network_model), optimizer=optimizer
     )

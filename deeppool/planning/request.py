@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import get_args
 
 from deeppool.base.number_checks import real_number, whole_number
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import GpuCounts, LimitScope, Search
+from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes
 
@@ -26,7 +27,7 @@ def cost_table(
     model: NetworkModel | None = None,
 ) -> CostTable:
     """Returns the costs that :func:`plan` and :func:`frontier` search with; arguments and errors as for them."""
-    cluster = as_cluster(cluster)
+    cluster = cluster_of(profile, cluster)
     global_batch = check_batch(cluster.gpus, global_batch)
     network = Network(cluster, model or default_model(cluster))
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
@@ -102,13 +103,13 @@ def check_search(search: Search, scope: LimitScope) -> None:
         )
 
 
-def cluster_with_memory(cluster: Cluster | int, memory: float | None, model: MemoryModel) -> Cluster:
+def cluster_with_memory(profile: Profile, cluster: Cluster | int, memory: float | None, model: MemoryModel) -> Cluster:
     """Returns the cluster, with ``memory`` bytes on each GPU in place of its own unless None.
 
     Raises:
         PlanError: ``memory`` is given, and the graph has no activation sizes.
     """
-    cluster = as_cluster(cluster)
+    cluster = cluster_of(profile, cluster)
     if memory is None:
         return cluster
     if not model.known:

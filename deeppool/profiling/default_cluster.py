@@ -9,6 +9,15 @@ from deeppool.device.kinds import emulated_sheet, find_kind
 from deeppool.profiling.table import Profile
 
 
+def cluster_of(profile: Profile, cluster: Cluster | int) -> Cluster:
+    """Returns the cluster itself, or of a number of GPUs the one of the profile's device with so many.
+
+    Raises:
+        InvalidValueError: fewer than one GPU.
+    """
+    return cluster if isinstance(cluster, Cluster) else cluster_for(profile, cluster)
+
+
 def cluster_for(profile: Profile, gpus: int, name_or_file: str | None = None) -> Cluster:
     """Returns a named cluster; by default that of the profile's device.
 

@@ -20,6 +20,7 @@ from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.request import check_limit
 from deeppool.processes.launcher import LocalLauncher
+from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.table import Profile
 from deeppool.records import files
 from deeppool.widgets.code_box import CodeBox
@@ -63,7 +64,7 @@ class AmplificationExplorer(Panel):
         gpus: int = 8,
         global_batch: int = 32,
         amplification_limit: float | None = 2.0,
-        cluster: Cluster | str = "dgx-a100",
+        cluster: Cluster | str | None = None,
         limit_scope: LimitScope = "layer",
         background: Profile | None = None,
     ) -> None:
@@ -74,7 +75,8 @@ class AmplificationExplorer(Panel):
             gpus: initial number of GPUs.
             global_batch: initial samples per iteration.
             amplification_limit: as for ``dp.plan``; None: no limit.
-            cluster: a preset's name, a cluster file, or a cluster, whose own number of GPUs is ignored.
+            cluster: a preset's name, a cluster file, or a cluster, whose own number of GPUs is ignored; None: that of
+                the profile's device.
             limit_scope: as for ``dp.plan``.
             background: profile of the job that shares the cluster; by default the same model.
 
@@ -83,6 +85,8 @@ class AmplificationExplorer(Panel):
         """
         check_limit(amplification_limit)
         self._plans = PlanCache(profile, background or profile, limit_scope)
+        if not isinstance(cluster, Cluster):
+            cluster = cluster_for(profile, 1, cluster)
         self.controls = PlanControls(
             gpus=gpus, global_batch=global_batch, amplification_limit=amplification_limit, cluster=cluster
         )

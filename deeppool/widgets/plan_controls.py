@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import ipywidgets
 
-from deeppool.cluster.cluster import PRESETS, Cluster, find_cluster
+from deeppool.cluster.cluster import PRESETS, Cluster
 from deeppool.units import format_bit_rate
 from deeppool.widgets.controls import choice, grid, steps
 from deeppool.widgets.exploration import PlanQuery, at_speed
@@ -23,18 +23,15 @@ SPEEDS = tuple(gigabits * 1e9 / 8 for gigabits in (1, 10, 25, 50, 100, 200, 400,
 class PlanControls:
     """The controls of a plan, as parts of a panel; call :meth:`connect` when the panel exists."""
 
-    def __init__(
-        self, *, gpus: int, global_batch: int, amplification_limit: float | None, cluster: Cluster | str
-    ) -> None:
+    def __init__(self, *, gpus: int, global_batch: int, amplification_limit: float | None, cluster: Cluster) -> None:
         """Takes the initial values, as for :class:`deeppool.widgets.AmplificationExplorer`."""
-        chosen = find_cluster(cluster, 1) if isinstance(cluster, str) else cluster
-        self._clusters = {**PRESETS, chosen.name: chosen}
+        self._clusters = {**PRESETS, cluster.name: cluster}
         limit = math.inf if amplification_limit is None else amplification_limit
         self.limit = steps("amplification limit (×)", LIMITS, limit, _limit_text)
         self.gpus = steps("GPUs", GPUS, gpus)
         self.global_batch = steps("global batch (samples)", SAMPLES, global_batch)
         self.speed = steps("link speed of a GPU", SPEEDS, 0.0, _speed_text)
-        self.cluster = choice("cluster", tuple(self._clusters), chosen.name)
+        self.cluster = choice("cluster", tuple(self._clusters), cluster.name)
         self.all = (self.limit, self.gpus, self.global_batch, self.speed, self.cluster)
         self.grid = grid(*self.all)
         self.corrections = ipywidgets.HBox()

@@ -20,10 +20,10 @@ def traces(figure):
 
 def test_the_parts_of_a_count_are_those_of_the_plan_that_has_it() -> None:
     profile = dp.find_profile("vgg16-cpu")
-    plan = dp.plan(profile, 8, 32, 1.5)
+    plan = dp.plan(profile, dp.Cluster(8), 32, 1.5)
     (found,) = alternatives_of(plan, "classifier.0").layers
     # A plan without a limit, and one for a single GPU, have the layer on other counts.
-    for other in (dp.plan(profile, 8, 32, None), dp.plan(profile, 1, 32, None)):
+    for other in (dp.plan(profile, dp.Cluster(8), 32), dp.plan(profile, dp.Cluster(1), 32)):
         layer = next(x for x in other.layers if x.name == "classifier.0")
         cost = next(x for x in found.counts if x.gpu_count == layer.gpu_count)
         assert cost.gpu_count != found.gpu_count

@@ -11,7 +11,7 @@ from deeppool.planning.request import check_limit, check_search, cluster_with_me
 
 def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimizer, overlap_sync):
     """Costs of a request; GPU counts may be given one by one."""
-    cluster = cluster_with_memory(cluster, memory, memory_model(profile, batch, optimizer))
+    cluster = cluster_with_memory(profile, cluster, memory, memory_model(profile, batch, optimizer))
     if isinstance(gpu_counts, tuple):
         costs = price(profile, Network(cluster, network_model or default_model(cluster)), batch, gpu_counts)
     else:

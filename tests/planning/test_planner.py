@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
@@ -119,10 +120,14 @@ def test_data_parallel_baseline_puts_every_layer_on_all_gpus(problem):
     assert made.iteration_time <= expected * (1 + 1e-12)
 
 
-def test_plan_of_a_number_of_gpus_is_one_of_a_dgx_a100():
-    made = plan(small_profile(), 4, 16)
-    assert made.cluster == Cluster(4)
-    assert made.cluster.name == "dgx-a100"
+@pytest.mark.parametrize(
+    ("profile", "cluster"), [("vgg16-cpu", "loopback"), ("vgg16-h200", "dgx-h200")], ids=["cores", "GPUs"]
+)
+@pytest.mark.parametrize("call", [dp.plan, dp.frontier])
+def test_a_number_of_gpus_is_that_of_the_profiles_device(call, profile, cluster):
+    made = call(dp.find_profile(profile), 4, 16)
+    assert made.cluster == dp.find_cluster(cluster, 4)
+    assert made == replace(call(dp.find_profile(profile), made.cluster, 16), search_time=made.search_time)
 
 
 def test_layers_timed_beyond_the_profile_are_listed():

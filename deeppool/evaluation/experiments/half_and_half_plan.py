@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import amplification
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
+from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.table import Profile
 
 
@@ -17,14 +18,14 @@ def half_and_half_plan(profile: Profile, cluster: Cluster | int, global_batch: i
 
     Args:
         profile: layer times.
-        cluster: the GPUs and links, or a number of GPUs of a DGX A100.
+        cluster: the GPUs and links, or a number of GPUs of the profile's device.
         global_batch: samples per iteration, over all GPUs.
 
     Raises:
         PlanError: more GPUs than samples.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
-    cluster = as_cluster(cluster)
+    cluster = cluster_of(profile, cluster)
     everywhere = data_parallel_plan(profile, cluster, global_batch)
     on_one = data_parallel_plan(profile, replace(cluster, gpus=1), global_batch)
     half = len(everywhere.layers) // 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deeppool.base.sharing import Policy, Sharing
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
@@ -13,6 +13,7 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.studies.collocation_tradeoff import share
 from deeppool.planning.studies.tradeoff_record import SharedCluster
+from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
@@ -113,7 +114,7 @@ def three_scenarios(
 
     Args:
         profile: profile of the foreground.
-        cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes; the foreground may have all of them.
+        cluster: its GPUs and links, or a number of GPUs of the profile's device; the foreground may have all of them.
         global_batch: global batch of the foreground.
         background: profile of the background; the foreground's unless given.
         background_batch: batch on each GPU; the largest of its profile unless given.
@@ -129,7 +130,7 @@ def three_scenarios(
     """
     if not 0 <= foreground_loss < 1:
         raise InvalidValueError(f"foreground_loss must be from 0 to less than 1, got {foreground_loss:g} (0.1 is 10 %)")
-    cluster = as_cluster(cluster)
+    cluster = cluster_of(profile, cluster)
     background = profile if background is None else background
     shared = share(
         profile,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import price
 from deeppool.planning.assembly import assemble_plan
@@ -11,6 +11,7 @@ from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import check_batch
+from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.table import Profile
 
 
@@ -27,7 +28,7 @@ def data_parallel_plan(
 
     Args:
         profile: layer times.
-        cluster: the GPUs and links, or a number of GPUs of a DGX A100.
+        cluster: the GPUs and links, or a number of GPUs of the profile's device.
         global_batch: samples per iteration, over all GPUs.
         network_model: as for :func:`deeppool.plan`.
 
@@ -35,7 +36,7 @@ def data_parallel_plan(
         PlanError: more GPUs than samples.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
-    cluster = as_cluster(cluster)
+    cluster = cluster_of(profile, cluster)
     check_batch(cluster.gpus, global_batch)
     network = Network(cluster, network_model or default_model(cluster))
     costs = price(profile, network, global_batch, tuple(sorted({1, cluster.gpus})))

@@ -69,7 +69,7 @@ def share(
     """
     global_batch = whole_number("global_batch", global_batch)
     held = memory_model(profile, global_batch, optimizer)
-    cluster = cluster_with_memory(cluster, memory, held)
+    cluster = cluster_with_memory(profile, cluster, memory, held)
     harvest_of_idle = _check(harvest_of_idle)
     batch = background.batch_sizes[-1]
     if background_batch is not None:
