@@ -89,29 +89,22 @@ def compare_two_runs(notebook: Notebook, panel: Locator) -> None:
 def change_the_limit(notebook: Notebook, panel: Locator) -> None:
     """Sets a limit that changes the plan, and waits for the frontier."""
     slider = panel.locator(".widget-slider", has_text="amplification limit").locator(".noUi-handle").first
-    notebook.press(slider, "ArrowLeft", "ArrowLeft")
-    notebook.until(lambda: "1.5×" in panel.inner_text() and "being computed" not in panel.inner_text())
-
-
-def zoom_in(notebook: Notebook, panel: Locator) -> None:
-    """Zooms in until layer names are readable."""
-    before = notebook.figure(panel)
-    notebook.press(notebook.button(panel, "Narrower"), "Enter")
-    notebook.changed(panel, before)
+    notebook.press(slider, "ArrowRight", "ArrowRight", "ArrowRight")
+    notebook.until(lambda: "4×" in panel.inner_text() and "being computed" not in panel.inner_text())
 
 
 SCENES = {
     "model-light": Scene(
         (
             IMPORT,
-            "profile = dp.find_profile('resnet50-cpu')\n"
+            "profile = dp.find_profile('resnet50-h200')\n"
             "panel = dp.widgets.ModelPicker('resnet50', profile.graph.input_shape, profile=profile)\npanel",
         ),
         ".dp-model-picker",
         wait_for_graph,
     ),
     "profile-dark": Scene(
-        (IMPORT, "panel = dp.widgets.ProfilePanel(dp.find_profile('vgg16-cpu'))\npanel"),
+        (IMPORT, "panel = dp.widgets.ProfilePanel(dp.find_profile('vgg16-h200'))\npanel"),
         ".dp-profile-panel",
         select_layers,
     ),
@@ -128,18 +121,17 @@ SCENES = {
         (IMPORT, TWO_BRANCHES, TWO_RUNS, 'dp.widgets.RunBrowser("runs")'), ".dp-run-browser", compare_two_runs
     ),
     "explorer-light": Scene(
-        (IMPORT, 'dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-cpu"))'),
+        (IMPORT, 'dp.widgets.AmplificationExplorer(dp.find_profile("vgg16-h200"))'),
         ".dp-amplification-explorer",
         change_the_limit,
     ),
     "timelines-dark": Scene(
         (
             IMPORT,
-            'profile = dp.find_profile("vgg16-cpu")',
-            "dp.widgets.TimelineView(dp.plan(profile, 8, 32, 2.0), dp.plan(profile, 1024, 1024, 2.0))",
+            'profile = dp.find_profile("vgg16-h200")',
+            "dp.widgets.TimelineView(dp.plan(profile, 8, 32, 4.0), dp.plan(profile, 64, 256, 8.0))",
         ),
         ".dp-timeline-view",
-        zoom_in,
     ),
 }
 """Scenes by the name of their picture, ``docs/pictures/NAME.png``, which ends in its theme."""
