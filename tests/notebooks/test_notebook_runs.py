@@ -146,8 +146,8 @@ class TestAnswers:
     def test_a_plan_keeps_the_limit_that_was_asked_for(self, execute: Execute) -> None:
         result = execute("planning")
         plan = dp.load(Path(result.html).parent / "plan-at-scale.json")
-        assert (plan.gpus, plan.amplification_limit, plan.provenance) == (4, 2.0, "estimated")
-        assert all(x.amplification <= 2.0 + 1e-9 for x in plan.layers)
+        assert (plan.gpus, plan.amplification_limit, plan.provenance) == (4, 4.0, "measured")
+        assert all(x.amplification <= 4.0 + 1e-9 for x in plan.layers)
         assert str(plan) in result.summary
 
     @pytest.mark.stress
