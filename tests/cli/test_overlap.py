@@ -8,7 +8,7 @@ import pytest
 import deeppool as dp
 from tests.strategies import make_graph, profile_from_times
 
-PLAN = ("--gpus", "4", "--global-batch", "8", "--cluster", "dgx-a100", "--json")
+PLAN = ("--gpus", "4", "--global-batch", "8", "--json")
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def make_profile() -> Profile:
 @cache
 def make_plan(gpus: int) -> Plan:
     """The convolution on all GPUs; within the limit the dense layer is on one."""
-    return dp.plan(make_profile(), gpus, BATCH, 1.5)
+    return dp.plan(make_profile(), dp.Cluster(gpus), BATCH, 1.5)
 
 
 @pytest.fixture(scope="module")

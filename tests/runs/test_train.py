@@ -107,7 +107,7 @@ def make_profile() -> Profile:
 @cache
 def make_plan(gpus: int) -> Plan:
     """The convolution on all GPUs, the dense layer on one."""
-    return dp.plan(make_profile(), gpus, BATCH)
+    return dp.plan(make_profile(), dp.Cluster(gpus), BATCH)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError, MissingProfileError
 from deeppool.evaluation import figures
 from deeppool.evaluation.experiments.search_times import SEARCHES, capture_times, search_times
@@ -75,7 +76,7 @@ def test_search_times_are_of_all_searches_at_every_size(profile):
     assert all(x.pricing > 0 and x.median > 0 and x.spread >= 0 and x.explanation > 0 for x in found)
     for here in found:
         model, search = ("paper", here.search) if here.search != "as run" else (None, "exact")
-        made = plan(profile, here.gpus, here.gpus, 2.0, network_model=model, search=search)
+        made = plan(profile, Cluster(here.gpus), here.gpus, 2.0, network_model=model, search=search)
         assert here.iteration_time == made.iteration_time
     drawn = figures.search_times(found)
     assert [list(bar.y) for bar in drawn.data] == [
