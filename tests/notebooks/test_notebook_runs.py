@@ -27,7 +27,7 @@ TINY = {
 }
 TINIEST: dict[str, dict[str, Any]] = {
     "planning": {"gpus": 4, "limits": [1.0, None]},
-    "timelines": {"cluster_model": EXAMPLE, "cluster_input_shape": [3, 32, 32], "cluster_gpus": [2, 16]},
+    "timelines": {"cluster_gpus": [2, 16]},
     "collocation": {"policies": ["priority"]},
     "your-own-model": {"steps": 3, "checkpoint_every": 2, "background_batch": 2},
 }
