@@ -95,6 +95,6 @@ def _attributes(plan: Plan, layer: LayerAssignment) -> dict[str, str]:
         **{part: format_seconds(getattr(layer, part)) for part in _TIMES if getattr(layer, part)},
         "amplification": f"{layer.amplification:.2f} ({limit})",
     }
-    if is_explained(plan.layers) and (why := reason(layer, plan.gpu_counts)):
+    if is_explained(plan.layers) and (why := reason(layer, plan.gpu_counts, plan.why_not_faster)):
         attributes["other GPU counts"] = why
     return attributes

@@ -216,9 +216,21 @@ class Plan:
         """Name of what the plan is compared with: PyTorch's DDP, unless nothing overlaps as in DeepPool's paper."""
         return "DDP" if self.overlap_sync else "data parallelism"
 
+    @property
+    def why_not_faster(self) -> str:
+        """Why a GPU count that keeps the limit, and makes an iteration faster, may not be the plan's."""
+        if self.data_parallel_kept:
+            return "the gain is within the profile's noise"
+        if self.search == "published":
+            return "the published search"
+        if self.goal != "fastest":
+            return f"goal {self.goal}"
+        not_found = f"the search did not find it ({self.optimality})"
+        return not_found if self.cluster.memory is None else f"{not_found}, or it does not fit into memory"
+
     def explain(self) -> str:
         """Returns a table of the layers with the cost of the next smaller and next larger GPU count of each."""
-        text = layers_text(str(self), self.layers, self.gpu_counts)
+        text = layers_text(str(self), self.layers, self.gpu_counts, self.why_not_faster)
         if self.update_time:
             text += f"\n\nThe iteration ends with the optimizer's update, {format_seconds(self.update_time)}"
         if self.sync_computing:

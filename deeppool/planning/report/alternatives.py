@@ -94,7 +94,7 @@ def alternatives_of(plan: Plan, layer: str | None = None) -> PlanAlternatives:
         amplification_limit=plan.amplification_limit,
         iteration_time=plan.iteration_time,
         layers=tuple(
-            LayerAlternatives(x.name, x.gpu_count, _counts(x), reason(x, plan.gpu_counts))
+            LayerAlternatives(x.name, x.gpu_count, _counts(x), reason(x, plan.gpu_counts, plan.why_not_faster))
             for x in plan.layers
             if layer in (None, x.name)
         ),

@@ -13,13 +13,14 @@ MOST_NAME = 48
 """Columns of a layer's name; the rest of a longer one is on the next line."""
 
 
-def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple[int, ...]) -> str:
+def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple[int, ...], why_not_faster: str) -> str:
     """Returns a table with one line per layer and the reason for its GPU count.
 
     Args:
         title: line above the table.
         layers: layers of a plan.
         gpu_counts: GPU counts that were searched, ascending.
+        why_not_faster: see :func:`reason`.
     """
     rows = table("layer", "GPUs", "time", "amplification", title=title)
     # Wider than this, names would leave no room for the numbers.
@@ -27,7 +28,7 @@ def layers_text(title: str, layers: Sequence[LayerAssignment], gpu_counts: tuple
     rows.add_column("why not fewer, why not more", overflow="fold")
     explained = is_explained(layers)
     for layer in layers:
-        why = reason(layer, gpu_counts) if explained else ""
+        why = reason(layer, gpu_counts, why_not_faster) if explained else ""
         rows.add_row(layer.name, _gpus_text(layer), format_seconds(layer.time), f"{layer.amplification:.2f}", why)
     return render(rows, width=WIDTH)
 
@@ -44,11 +45,17 @@ def is_explained(layers: Sequence[LayerAssignment]) -> bool:
     return any(layer.alternatives for layer in layers)
 
 
-def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...]) -> str:
-    """Returns the next smaller and the next larger GPU count of a layer of an explained plan, and their drawbacks."""
+def reason(layer: LayerAssignment, gpu_counts: tuple[int, ...], why_not_faster: str) -> str:
+    """Returns the next smaller and the next larger GPU count of a layer of an explained plan, and their drawbacks.
+
+    Args:
+        layer: the layer.
+        gpu_counts: GPU counts that were searched, ascending.
+        why_not_faster: why the plan may leave out counts that keep the limit and make an iteration faster.
+    """
     smaller = [option for option in layer.alternatives if option.gpu_count < layer.gpu_count]
     larger = [option for option in layer.alternatives if option.gpu_count > layer.gpu_count]
-    verdicts = [_verdict(layer, option) for option in (*smaller[-1:], *larger[:1])]
+    verdicts = [_verdict(layer, option, why_not_faster) for option in (*smaller[-1:], *larger[:1])]
     if not larger and layer.gpu_count < gpu_counts[-1]:
         # Other branches use the GPUs behind its own, or these end with the node.
         more = min(count for count in gpu_counts if count > layer.gpu_count)
@@ -61,13 +68,13 @@ def over_limit_text(layer_name: str, over_limit: tuple[str, ...]) -> str:
     return ", ".join("itself" if name == layer_name else name for name in over_limit)
 
 
-def _verdict(layer: LayerAssignment, option: AlternativeCost) -> str:
+def _verdict(layer: LayerAssignment, option: AlternativeCost, why_not_faster: str) -> str:
     change = option.iteration_time_change
     text = f"{option.gpu_count}: {format_seconds(abs(change))} {'slower' if change >= 0 else 'faster'}"
     if option.over_limit:
         text += f"{', but' * (change < 0) or ','} over the limit ({over_limit_text(layer.name, option.over_limit)})"
     elif change < -TOLERANCE * layer.time:
-        text += ", but not taken: see the plan's goal, search, caution or bound"
+        text += f", but not taken: {why_not_faster}"
     elif change < 0:
         text += " (within rounding)"
     return text

@@ -67,14 +67,14 @@ def test_a_faster_count_that_the_goal_does_not_want_is_explained_by_the_goal():
     profile = profile_from_times(graph, [lambda b: 4e-3 + 1e-3 * b, lambda b: 1e-4], (1, 2, 4, 8, 16))
     made = dp.plan(profile, 4, 16, goal="ddp_speed", network_model="paper")
     assert (made.optimality, made.caveats, made.layers[0].gpu_count) == ("exact", (), 1)
-    assert "ms faster, but not taken: see the plan's goal" in reason(made.layers[0], made.gpu_counts)
+    assert "ms faster, but not taken: goal ddp_speed" in reason(made.layers[0], made.gpu_counts, made.why_not_faster)
 
 
 def test_one_layer_can_be_selected_and_has_a_reason():
     made = small_plan()
     (found,) = alternatives_of(made, "layer1").layers
     assert found == alternatives_of(made).layers[1]
-    assert (found.name, found.reason) == ("layer1", reason(made.layers[1], made.gpu_counts))
+    assert (found.name, found.reason) == ("layer1", reason(made.layers[1], made.gpu_counts, made.why_not_faster))
 
 
 def test_the_text_has_a_line_for_every_count_and_marks_the_count_of_the_plan():
