@@ -12,7 +12,7 @@ from deeppool.records.compute_times import NOTEWORTHY, groups_alike, straggler
 from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
-from deeppool.units import format_percent, format_rate, format_seconds
+from deeppool.units import format_count, format_percent, format_rate, format_seconds
 
 DEVIATION = 0.15
 """Error of a planned iteration time from which its layer times should be corrected."""
@@ -101,13 +101,15 @@ def _burst_parallelism(
     if record.ranks != plan.gpus:
         evidence += f"; it ended on {record.ranks} of {plan.gpus} GPUs, by a plan for so many"
         return Finding("burst parallelism", "unknown", None, evidence, "the same command, when all GPUs can be used")
-    gain = plan.data_parallel_iteration_time / plan.iteration_time
+    gpus, seconds = plan.best_baseline
+    where = "" if gpus == plan.gpus else f" on {format_count(gpus, 'GPU')}"
+    gain = seconds / plan.iteration_time
     verdict = verdict_on(gain, abs(deviation))
-    evidence += f"; {plan.baseline} is predicted to take {gain:.2f} times as long as the plan"
+    evidence += f"; {plan.baseline}{where} is predicted to take {gain:.2f} times as long as the plan"
     if verdict == "unknown":
         evidence += ", which is within that deviation"
     elif abs(deviation) <= DEVIATION:
-        step = f"deeppool train {file} package.module:job --steps N" if verdict == "yes" else "train with DDP"
+        step = f"deeppool train {file} package.module:job --steps N" if verdict == "yes" else f"train with DDP{where}"
     return Finding("burst parallelism", verdict, gain, evidence, step)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.planning.evaluate.alternatives import alternative_costs
-from deeppool.planning.evaluate.baselines import data_parallel_time
+from deeppool.planning.evaluate.baselines import data_parallel_time, fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.layer_assignment import LayerAssignment, deferred
@@ -79,6 +79,7 @@ def assemble_plan(
         layers=layers,
         iteration_time=iteration_time,
         data_parallel_iteration_time=data_parallel,
+        fastest_data_parallel=fastest_data_parallel(costs),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

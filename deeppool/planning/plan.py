@@ -15,7 +15,7 @@ from deeppool.planning.evaluate.schedule import IterationSchedule, order_of, sch
 from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.report.explain import layers_text
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 LimitScope = Literal["layer", "iteration"]
 GpuCounts = Literal["powers", "all"]
@@ -71,6 +71,7 @@ class Plan:
     iteration_time: float
     """Seconds of both passes, all-reduces and the optimizer's update; the update is 0 in the paper's model."""
     data_parallel_iteration_time: float
+    """Seconds of an iteration by data parallelism on all GPUs."""
     single_gpu_iteration_time: float
     gpu_seconds: float
     """Seconds for which GPUs are held, over all GPUs; each GPU is held for the update of its own layers' parameters."""
@@ -110,6 +111,8 @@ class Plan:
     data_parallel_kept: bool = False
     """Whether it is data parallelism because the fastest plan gains less than the profile's noise; the last caveat says
     by how much."""
+    fastest_data_parallel: tuple[int, float] | None = None
+    """GPU count on which data parallelism is fastest, and its seconds; None in files of earlier versions."""
     error: float | None = None
     """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
@@ -217,6 +220,23 @@ class Plan:
         return "DDP" if self.overlap_sync else "data parallelism"
 
     @property
+    def best_baseline(self) -> tuple[int, float]:
+        """GPU count on which data parallelism is fastest, all unless fewer are faster, and its seconds."""
+        everywhere, fastest = self.data_parallel_iteration_time, self.fastest_data_parallel
+        if fastest is None or fastest[1] >= everywhere * (1 - TOLERANCE):
+            return self.gpus, everywhere
+        return fastest
+
+    @property
+    def baseline_time(self) -> str:
+        """Seconds of data parallelism where it is fastest, and on all GPUs."""
+        gpus, seconds = self.best_baseline
+        if gpus == self.gpus:
+            return format_seconds(seconds)
+        everywhere = format_seconds(self.data_parallel_iteration_time)
+        return f"{format_seconds(seconds)} on {format_count(gpus, 'GPU')}, where it is fastest, {everywhere} on all"
+
+    @property
     def why_not_faster(self) -> str:
         """Why a GPU count that keeps the limit, and makes an iteration faster, may not be the plan's."""
         if self.data_parallel_kept:
@@ -262,8 +282,8 @@ class Plan:
         text = (
             f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration "
-            f"({self.data_parallel_iteration_time / self.iteration_time:.2f}x {self.baseline}, which takes "
-            f"{format_seconds(self.data_parallel_iteration_time)}; {self.speedup:.2f}x one GPU), "
+            f"({self.best_baseline[1] / self.iteration_time:.2f}x {self.baseline}, which takes {self.baseline_time}; "
+            f"{self.speedup:.2f}x one GPU), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )
         if self.claim is not None:

@@ -19,6 +19,7 @@ from deeppool.errors import DocumentError, InvalidValueError, MissingProfileErro
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
 from deeppool.planning import assembly
 from deeppool.planning.evaluate.alternatives import alternative_costs
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.explain import reason
 from deeppool.planning.request import gpu_counts_to_search
@@ -128,6 +129,18 @@ def test_a_number_of_gpus_is_that_of_the_profiles_device(call, profile, cluster)
     made = call(dp.find_profile(profile), 4, 16)
     assert made.cluster == dp.find_cluster(cluster, 4)
     assert made == replace(call(dp.find_profile(profile), made.cluster, 16), search_time=made.search_time)
+
+
+@pytest.mark.parametrize("goal", ["fastest", "ddp_speed"])
+def test_plans_are_compared_with_data_parallelism_where_it_is_fastest(goal):
+    """Between nodes the gradients of VGG-16 take longer than what twice as many GPUs gain."""
+    profile = dp.find_profile("vgg16-h200")
+    on_all, on_one_node = (data_parallel_plan(profile, gpus, 64).iteration_time for gpus in (16, 8))
+    made = dp.plan(profile, 16, 64, goal=goal)
+    assert on_one_node < on_all / 3
+    assert made.best_baseline == (8, pytest.approx(on_one_node))
+    assert made.iteration_time <= on_one_node * (1 + 1e-9)
+    assert f"({on_one_node / made.iteration_time:.2f}x DDP, which takes 6.82 ms on 8 GPUs, where it is" in str(made)
 
 
 def test_layers_timed_beyond_the_profile_are_listed():
@@ -297,11 +310,12 @@ def test_explain_has_a_line_for_each_layer_with_the_cost_of_the_next_counts():
 def test_explain_names_the_layer_whose_limit_rules_out_a_faster_choice():
     graph = make_graph([(), (0,)], [(), (4096,)], [0, 2**26])
     profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-4 + 1e-5 * b])
-    splits_for_free, reader = plan(profile, Cluster(4), 16, 1.0).layers
+    made = plan(profile, Cluster(4), 16, 1.0)
+    splits_for_free, reader = made.layers
     # Under limit 1 the second layer can pay no transfer, which keeps the first one beside it on one GPU.
     assert (splits_for_free.gpu_count, reader.gpu_count) == (1, 1)
-    assert "ms faster, but over the limit (layer1)" in reason(splits_for_free, (1, 2, 4))
-    assert "over the limit (itself)" in reason(reader, (1, 2, 4))
+    assert "ms faster, but over the limit (layer1)" in reason(splits_for_free, (1, 2, 4), made.why_not_faster)
+    assert "over the limit (itself)" in reason(reader, (1, 2, 4), made.why_not_faster)
 
 
 def test_explain_states_the_gpus_of_a_branch_and_why_it_cannot_have_more():

@@ -27,6 +27,13 @@ def data_parallel_time(costs: CostTable) -> float:
     return data_parallel_placement(costs).iteration_time
 
 
+def fastest_data_parallel(costs: CostTable) -> tuple[int, float]:
+    """Returns the GPU count of the table on which data parallelism is fastest, the least of equals, and its seconds."""
+    times = data_parallel_times(costs)
+    best = times.index(min(times))
+    return costs.gpu_counts[best], times[best]
+
+
 def data_parallel_placement(costs: CostTable) -> Placement:
     """Returns every layer on all GPUs, with the costs as run."""
     everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], costs.network.cluster.gpus))

@@ -16,17 +16,17 @@ def summarise(plan: Plan) -> str:
 
 
 def _speed(plan: Plan) -> str:
-    against = plan.data_parallel_iteration_time
+    gpus, against = plan.best_baseline
     change = against / plan.iteration_time - 1
     if abs(change) < 0.005:
         compared = "as fast as"
     else:
         compared = f"{_ratio(abs(change))} {'faster' if change > 0 else 'slower'} than"
-    used = plan.gpu_seconds / (plan.gpus * against)
+    used = plan.gpu_seconds / (gpus * against)
     return (
         f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
         f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} {plan.baseline} "
-        f"({format_seconds(against)}), with {_percent(used)} of its GPU-seconds."
+        f"({plan.baseline_time}), with {_percent(used)} of its GPU-seconds."
     )
 
 

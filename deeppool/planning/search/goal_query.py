@@ -5,7 +5,7 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import data_parallel_time
+from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground
@@ -32,7 +32,7 @@ def search_for_goal(
     """
     found = efficient_plans(costs)
     # A bounded search may have no plan as fast as data parallelism.
-    slowest = max(data_parallel_time(costs), float(found.time[0])) * (1 + TOLERANCE)
+    slowest = max(fastest_data_parallel(costs)[1], float(found.time[0])) * (1 + TOLERANCE)
     values = _values(goal, background, costs, found.time, found.work)
     fast = np.nonzero(found.time <= slowest)[0]
     capacity = costs.network.cluster.memory

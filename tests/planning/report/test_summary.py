@@ -1,10 +1,12 @@
 """Sentences of the summary agree with the plan's numbers."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.planner import plan
 from deeppool.planning.report.summary import MOST_GROUPS, summarise
 from deeppool.units import format_seconds
@@ -37,10 +39,15 @@ def test_shares_of_layers_and_of_time_are_whole(problem):
 @examples(40)
 @given(problems())
 def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direction(problem):
+    profile, cluster, batch = problem
     made = plan(*problem, 1.2)
     text = summarise(made)
-    assert f"DDP ({format_seconds(made.data_parallel_iteration_time)})" in text
-    ratio = made.data_parallel_iteration_time / made.iteration_time
+    on = {k: data_parallel_plan(profile, replace(cluster, gpus=k), batch).iteration_time for k in made.gpu_counts}
+    fastest = min(on.values())
+    assert f"DDP ({format_seconds(fastest)}" in text
+    fewer = [count for count, seconds in on.items() if seconds < on[cluster.gpus] * (1 - 1e-9)]
+    assert (f", where it is fastest, {format_seconds(on[cluster.gpus])} on all)" in text) is bool(fewer)
+    ratio = fastest / made.iteration_time
     word = "as fast as" if abs(ratio - 1) < 0.005 else "faster than" if ratio > 1 else "slower than"
     assert word in text
 
