@@ -277,7 +277,7 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_s
     graph = make_job().capture().graph
     # A plan made as if nothing gained from a second GPU; the profile knows better.
     flat = profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers))
-    cautious = dp.plan(flat, 2, BATCH, network_model="ring" if overlap_sync else "paper")
+    cautious = dp.plan(flat, dp.Cluster(2), BATCH, network_model="ring" if overlap_sync else "paper")
     assert {layer.gpu_count for layer in cautious.layers} == {1}
     seen = []
     record = dp.train(
