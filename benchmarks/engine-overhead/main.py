@@ -32,7 +32,7 @@ from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import ForegroundControl
-from deeppool.execution.foreground_phases import ForegroundPhases
+from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import TrainingTask, synthetic_task
@@ -116,24 +116,26 @@ def iterations(
     stream = device.stream("high")
     with stream.current():
         trainer = Trainer(work.captured, parts, SingleRank(), work.training)
-    foreground_control = ForegroundControl(EVERYTHING, folder, 0, SingleRank(), device.torch_device())
-    watcher: ForegroundPhases | None = None
-    if device.kind == "cuda":
-        watcher = ForegroundPhases(device)
-        foreground_control.use_device_times(watcher)
+    foreground_control = ForegroundControl(
+        EVERYTHING, folder, 0, SingleRank(), device.torch_device(), by_events=device.asynchronous
+    )
+    # As beside a background in this process, on a GPU.
+    foreground_control.publishes = not device.asynchronous
 
     def iterate(engine: bool) -> tuple[float, float]:
         own = 0.0
         with stream.current():
             started = time.perf_counter()
             if engine:
+                record = IterationRecord(trainer)
                 foreground_control.begin(trainer)
                 own = time.perf_counter() - started
             trainer.iterate([lambda _: data])
             if engine:
                 before = time.perf_counter()
-                foreground_control.end(before - started, trainer.spans)
-                foreground_control.pause(trainer)
+                record.lap()
+                foreground_control.end(record)
+                foreground_control.pause(trainer, record)
                 own += time.perf_counter() - before
             if device.kind == "cuda":
                 # Of this stream: what one iteration leaves in flight must not be the next one's.

@@ -30,6 +30,7 @@ from deeppool.device.cpu import CpuDevice, pin_to_core
 from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.foreground_control import ForegroundControl
+from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.stages import stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import synthetic_task
@@ -103,17 +104,16 @@ def blocks(plan: Plan, number: int, folder: Path) -> Callable[[bool], float]:
     foreground_control = ForegroundControl(EVERYTHING, folder, number, communicator)
 
     def block(engine: bool) -> float:
-        started = ended = time.perf_counter()
+        started, record = time.perf_counter(), IterationRecord(trainer)
         for _ in range(BLOCK):
-            before = ended
             if engine:
                 foreground_control.begin(trainer)
             trainer.iterate([lambda shard: work.samples(0, shard)])
-            ended = time.perf_counter()
+            record.lap()
             if engine:
-                foreground_control.end(ended - before, trainer.spans)
+                foreground_control.end(record)
         if engine:
-            foreground_control.pause(trainer)
+            foreground_control.pause(trainer, record)
         return (time.perf_counter() - started) / BLOCK
 
     return block

@@ -57,7 +57,7 @@ class BackgroundTraining:
         with self.stream.current():
             if paced and self.sharing.in_pieces:
                 limit = longest_piece(self.sharing, device)
-                stages = split_model(captured, self.batch, self._trainer, device, limit)
+                stages = split_model(captured, self.batch, self._trainer, limit)
             else:
                 stages = single_stage(captured, self.batch)
             self.trainer = self._trainer(stages)

@@ -15,7 +15,6 @@ from deeppool.collocation.foreground_memory import ForegroundMemory
 from deeppool.collocation.in_process_background import InProcessBackground
 from deeppool.execution import worker
 from deeppool.execution.failure_report import describe_failure
-from deeppool.execution.foreground_phases import ForegroundPhases
 from deeppool.execution.rank import Command, Rank
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.processes.shared_page import SharedPage
@@ -28,13 +27,12 @@ class CollocatedRank:
     def __init__(self, rank: Rank) -> None:
         """Sets up the rank to share its device; the job comes with :meth:`start_background`."""
         self._rank = rank
-        self._phases = ForegroundPhases(rank.device)
         self._memory = ForegroundMemory(rank.device, rank.torch_device)
         setup = rank.setup
         self._page = SharedPage(setup["shared_pages"] or setup["folder"], setup["position"])
         self._background: InProcessBackground | None = None
         if rank.foreground_control is not None:
-            rank.foreground_control.use_device_times(self._phases, by_events=rank.device.asynchronous)
+            rank.foreground_control.publishes = False
         rank.core_seconds = self._foreground_cpu_seconds
 
     @property
@@ -79,7 +77,7 @@ class CollocatedRank:
         return self._background.rest(message.get("clock", 0.0), message["until"])
 
     def _read_foreground(self) -> tuple[BackgroundLimits, Operator | None]:
-        return BackgroundLimits(*self._page.limits), self._phases.doing
+        return BackgroundLimits(*self._page.limits), self._rank.trainer.running
 
     def _foreground_cpu_seconds(self) -> float:
         """Returns the CPU seconds of this process without those of the background."""

@@ -4,19 +4,17 @@ Each layer is measured by itself first; consecutive layers are then grouped up t
 piece costs some Python. Only the optimizer's update stays whole.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Device
-from deeppool.execution.foreground_phases import ForegroundPhases
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import example_inputs, extract
-from deeppool.scheduling.background_limits import Operator
 
 PIECE_SECONDS = 0.002
 """Longest piece on a CPU. The kernel preempts low priority at once, whatever its length; this bounds how late the
@@ -45,7 +43,6 @@ def split_model(
     captured: CapturedModel,
     batch: int,
     trainer_of: Callable[[Sequence[Stage]], Trainer],
-    device: Device,
     limit: float,
 ) -> tuple[Stage, ...]:
     """Splits a model into stages of at most ``limit`` seconds, or of one layer, by its measured layer times.
@@ -56,12 +53,11 @@ def split_model(
         captured: the model.
         batch: samples per step.
         trainer_of: makes a trainer of some stages.
-        device: runs them.
         limit: maximum seconds of a piece, forward or backward.
     """
     layers = captured.graph.layers
     single = [stage_of(captured, range(index, index + 1), batch) for index in range(len(layers))]
-    times = _measure(captured, batch, trainer_of(single), ForegroundPhases(device))
+    times = _measure(captured, batch, trainer_of(single))
     return tuple(stage_of(captured, piece, batch) for piece in group_layers(times, limit))
 
 
@@ -86,22 +82,17 @@ def group_layers(times: Sequence[tuple[float, float]], limit: float) -> list[ran
     return runs
 
 
-def _measure(
-    captured: CapturedModel, batch: int, trainer: Trainer, phases: ForegroundPhases
-) -> list[tuple[float, float]]:
+def _measure(captured: CapturedModel, batch: int, trainer: Trainer) -> list[tuple[float, float]]:
     """Measures forward and backward seconds of each layer; each is a stage of the trainer."""
     program = captured.program
     buffers = {buffer: buffer.clone() for buffer in program.buffers()}
-    runs: list[Mapping[Operator, float]] = []
-    trainer.watcher = phases
-    phases.start()
+    runs = []
     with torch.random.fork_rng(devices=[]):
         samples = _samples(captured, batch)
         for _ in range(REPETITIONS):
+            trainer.recorded = []
             trainer.gradients([lambda _: samples])
-            phases.lap()
-            if (measured := phases.finish()) is not None:
-                runs.append(measured[1])
+            runs.append(trainer.operator_seconds(trainer.recorded))
     # BatchNorm has updated its statistics, and gradients would accumulate.
     for buffer, before in buffers.items():
         buffer.copy_(before)

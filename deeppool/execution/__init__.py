@@ -8,6 +8,7 @@ rank                one rank: its trainer and its commands
 training_task       what a process trains: model, rule and samples
 trainer             one rank's share of every iteration
 update_reports      what a rank reports of its updates, once it is known whether they were made
+iteration_record    a rank's iterations in a row: times for the governor and for the record of the run
 span_clock          times of spans, also where the device computes after its launches
 stages              plan → stages: consecutive layers on the same GPUs
 flow                activations and gradients between stages
@@ -31,7 +32,6 @@ data_parallel       … around any model and optimizer
 batch_norm          statistics over all shards of a batch
 checkpoint          a training's state on disk
 checkpoint_folder   checkpoints of a training: which one to resume from, when to write the next one
-foreground_phases   the operator that a device runs now, and the times of an iteration
 foreground_control  limits of the background that shares a rank's device
 failure_report      description of the exception that ends a rank
 measurements        spans of all ranks in an iteration, stage times

@@ -1,45 +1,24 @@
 """Publishes a foreground rank's current phase and the limits of the background that shares its device."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from deeppool.base.sharing import Sharing
 from deeppool.device.transfer import PendingWork
 from deeppool.execution.communicator import Communicator
+from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import RawSpan, Trainer, Watcher
+from deeppool.execution.trainer import Trainer
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import FREE, BackgroundLimits, Operator
 from deeppool.scheduling.governor import ForegroundIteration, Governor, combine
 from deeppool.scheduling.slowdown import Baseline
-
-
-class TimedWatcher(Watcher, Protocol):
-    """A watcher that times the parts of an iteration on the device, where they may run long after their launch."""
-
-    def start(self) -> None:
-        """Begins the first of some iterations that are timed; those before are forgotten."""
-        ...
-
-    def lap(self) -> "IterationTimes | None":
-        """Ends an iteration; returns the times of the one before, once the device has computed it, or None."""
-        ...
-
-    def finish(self) -> "IterationTimes | None":
-        """Returns the times of the last iteration that ended, once the device has computed it, or None."""
-        ...
-
-
-IterationTimes = tuple[float, Mapping[Operator, float]]
-"""Seconds of an iteration, and of each of its operators, on the device."""
-
 
 CPU = torch.device("cpu")
 GROUP = 4
@@ -53,7 +32,14 @@ class ForegroundControl:
     """The governor of one rank, and the shared page with the background's limits."""
 
     def __init__(
-        self, sharing: Sharing, folder: Path, position: int, communicator: Communicator, device: torch.device = CPU
+        self,
+        sharing: Sharing,
+        folder: Path,
+        position: int,
+        communicator: Communicator,
+        device: torch.device = CPU,
+        *,
+        by_events: bool = False,
     ) -> None:
         """Opens the rank's shared page, and clears what a lost rank left on it.
 
@@ -63,6 +49,7 @@ class ForegroundControl:
             position: index of this rank's process in the run; the rank itself, unless the other ranks are emulated.
             communicator: all ranks of the foreground, each with its own foreground control.
             device: device of the tensors that the ranks all-reduce.
+            by_events: whether events of the device time the operators, and not the host's clock.
 
         The ranks' measurements of an iteration are combined when a later one has ended: the next one or, while the
         governors are settled, up to the fourth. Waiting at once would synchronise all ranks, and a rank that is ahead
@@ -83,25 +70,11 @@ class ForegroundControl:
         """This rank's latest measurements, until they are exchanged."""
         self._pending: tuple[torch.Tensor, PendingWork] | None = None
         """The exchange in progress: a row per iteration and rank."""
-        self._device_times: TimedWatcher | None = None
-        self._by_events = False
+        self._by_events = by_events
+        self.publishes = True
+        """Whether the background reads the rank's current operator on the shared page, from another process."""
         self._page.clear()
         self.reset()
-
-    def use_device_times(self, watcher: TimedWatcher, *, by_events: bool = False) -> None:
-        """Takes operator times from ``watcher``, which replaces the shared page as the trainer's watcher.
-
-        Args:
-            watcher: times the operators.
-            by_events: whether by events of the device, and not by the host's clock.
-        """
-        self._device_times, self._by_events = watcher, by_events
-        self.reset()
-
-    @property
-    def has_device_times(self) -> bool:
-        """Whether operator times come from another watcher than an iteration's spans."""
-        return self._device_times is not None
 
     def reset(self) -> None:
         """Discards what was learned, as the stages have changed; all ranks call it together after :meth:`pause`."""
@@ -124,9 +97,7 @@ class ForegroundControl:
 
     def begin(self, trainer: Trainer) -> None:
         """Starts an iteration of the trainer beside the background."""
-        trainer.watcher = self._device_times or self._page
-        if self._published is None and self._device_times is not None:
-            self._device_times.start()
+        trainer.watcher = self._page if self.publishes else None
         self._apply_bound(*self._agreed_bound)
         self._limits = self._governor.begin(self._iterations)
         self._iterations += 1
@@ -139,17 +110,12 @@ class ForegroundControl:
             self._sharing, self.number = replace(self._sharing, max_slowdown=bound), number
             self._governor.change_bound(bound)
 
-    def end(self, seconds: float, spans: Sequence[RawSpan]) -> None:
-        """Records the time of an iteration and of its spans; all ranks call it.
-
-        Times of the device are those of the iteration before: to wait for this one would leave the device idle while
-        the host launches the next, which no iteration without control does.
-        """
+    def end(self, record: IterationRecord) -> None:
+        """Learns from the next iteration of those under control whose times are known; all ranks call it."""
         if not self._sharing.learns:
             return
         self._finish_exchange()
-        measured = (seconds, _operators(spans)) if self._device_times is None else self._device_times.lap()
-        if measured is not None:
+        if (measured := record.next_times()) is not None:
             self._record(*measured)
 
     def _record(self, seconds: float, operators: Mapping[Operator, float]) -> None:
@@ -185,12 +151,11 @@ class ForegroundControl:
         rows = rows.to(self._device)
         self._pending = rows, self._communicator.all_reduce(rows)
 
-    def pause(self, trainer: Trainer) -> None:
+    def pause(self, trainer: Trainer, record: IterationRecord) -> None:
         """Ends control for now and lifts all limits; all ranks call it together."""
         self._finish_exchange()
-        last = None if self._device_times is None or not self._sharing.learns else self._device_times.finish()
-        if last is not None:
-            self._record(*last)
+        if self._sharing.learns and (measured := record.next_times(last=True)) is not None:
+            self._record(*measured)
             self._finish_exchange()
         if self._unsent:
             self._start_exchange()
@@ -226,13 +191,6 @@ class ForegroundControl:
             "share": self._limits.share,
             "banned": [f"{kind} of {stages[stage].name}" for kind, stage in sorted(self._limits.banned)],
         }
-
-
-def _operators(spans: Sequence[RawSpan]) -> Mapping[Operator, float]:
-    operators: dict[Operator, float] = defaultdict(float)
-    for kind, stage, _, started, ended in spans:
-        operators[kind, stage] += ended - started
-    return operators
 
 
 def _rank_reports(rows: Sequence[Sequence[float]]) -> list[RankReport]:

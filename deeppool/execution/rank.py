@@ -1,6 +1,5 @@
 """One rank of a run: its model, its communicator and its trainer, and the commands that it executes."""
 
-import itertools
 import math
 import platform
 import time
@@ -26,6 +25,7 @@ from deeppool.execution.emulated_rank import emulate_other_ranks
 from deeppool.execution.failure_report import RENDEZVOUS
 from deeppool.execution.foreground_control import ForegroundControl
 from deeppool.execution.gradient_sync import ScheduleChoice
+from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.load_imbalance import load_delay
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import Division, stages_of
@@ -111,7 +111,8 @@ class Rank:
         Where the device is behind its host, it is the span that the device has not passed: whatever the host does then,
         or waits in, a rank whose device waits for others does not hang by itself.
         """
-        current = self.trainer.unfinished() or self.trainer.doing
+        unfinished = self.trainer.unfinished()
+        current = self.trainer.doing if unfinished is None else (unfinished.kind, unfinished.stage, unfinished.launched)
         if current is None:
             return None
         kind, stage, since = current
@@ -154,11 +155,18 @@ class Rank:
         sharing, folder = Sharing(**setup["sharing"]), Path(setup["shared_pages"] or setup["folder"])
         if sharing.share is not None and not self.device.asynchronous:
             join_foreground(folder.name, setup["position"])
-        return ForegroundControl(sharing, folder, setup["position"], self.communicator, self.torch_device)
+        return ForegroundControl(
+            sharing,
+            folder,
+            setup["position"],
+            self.communicator,
+            self.torch_device,
+            by_events=self.device.asynchronous,
+        )
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
-        times, losses, recorded, bounds, delays, computed, followed = [], [], [], [], [], [], []
+        losses, bounds, delays, computed, followed = [], [], [], [], []
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         if self.foreground_control is not None:
@@ -171,11 +179,9 @@ class Rank:
             reports = UpdateReports(self.trainer.update, partial(self._report, commands, control))
         self.communicator.barrier()
         self.trainer.clock.calibrate()
-        used, started = self.core_seconds(), time.perf_counter()
-        ended, marks = started, [self.trainer.clock.now()]
+        used, started, record = self.core_seconds(), time.perf_counter(), IterationRecord(self.trainer)
         self._run_delay.lap()
         for _ in range(message["steps"]):
-            before = ended
             if control is not None:
                 self._begin_controlled(control, commands)
                 bounds.append(control.number)
@@ -184,29 +190,22 @@ class Rank:
             with self.device.arithmetic(self.trainer.precision):
                 losses.append(self.trainer.iterate([self._batch] * self._task.training.accumulation))
             self.updates += 1
-            ended = time.perf_counter()
-            times.append(ended - before)
-            marks.append(self.trainer.clock.now())
+            seconds = record.lap()
             delays.append(self._run_delay.lap())
             if control is not None:
-                control.end(times[-1], () if control.has_device_times else self.trainer.spans)
-            recorded.append(self.trainer.recorded)
+                control.end(record)
             computed.append(self.trainer.computed)
             if reports is not None:
-                reports.add(self._report_of(losses[-1], times[-1]))
+                reports.add(self._report_of(losses[-1], seconds))
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
         self.trainer.drain()
         if reports is not None:
             reports.close()
         self.device.synchronize_stream()
         ended, cores = time.perf_counter(), self.core_seconds() - used
-        if self.device.asynchronous:
-            # The host is ahead of the device, by less in the first iteration and by nothing in the last.
-            reached = list(map(self.trainer.clock.seconds, marks))
-            times = [end - start for start, end in itertools.pairwise(reached)]
-        spans = [self.trainer.timed(iteration) for iteration in recorded]
+        times, spans = record.seconds(), record.spans()
         if control is not None:
-            control.pause(self.trainer)
+            control.pause(self.trainer, record)
         elif self.foreground_control is not None and message["awake"]:
             self.foreground_control.record_alone(times)
         return {

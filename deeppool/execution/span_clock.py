@@ -23,8 +23,6 @@ class SpanClock:
 
     def now(self) -> Any:
         """Marks a point of the current stream."""
-        if not self._device.asynchronous:
-            return time.perf_counter()
         if self._reference is None:
             self.calibrate()
         return self._device.stamp()

@@ -12,11 +12,12 @@ Stages run their backwards explicitly rather than through one autograd graph, so
 transfer in the same order, whatever order autograd would choose. A rank outside a stage skips it.
 """
 
+import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,7 @@ from deeppool.execution.sync_driver import SyncDriver
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
 from deeppool.records.transfer_plan import TransferPlan
+from deeppool.scheduling.background_limits import Operator
 from deeppool.training.bucket import Bucket
 from deeppool.training.step import Batch, Part, TrainingStep
 from deeppool.training.training_job import Training
@@ -42,10 +44,24 @@ from deeppool.training.update import Update
 
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
-RecordedSpan = tuple[SpanKind, int, str, Any, Any, float]
-"""As :data:`RawSpan`, with marks of a :class:`SpanClock`, and when the last rank had started it."""
 SCHEDULED = ("forward", "backward")
 """Spans whose start an emulated rank awaits."""
+
+
+@dataclass(slots=True)
+class RecordedSpan:
+    """A span whose times are read once the device has computed it."""
+
+    kind: SpanKind
+    stage: int
+    name: str
+    start: Any
+    end: Any = None
+    """Marks of a :class:`SpanClock`; the end is None until all of it is launched."""
+    met: float = 0.0
+    """When the last rank had started it (``time.perf_counter``); 0 if unknown."""
+    launched: float = 0.0
+    """Start of its launch (``time.perf_counter``)."""
 
 
 class Watcher(Protocol):
@@ -108,10 +124,11 @@ class Trainer:
         """Whether this rank computed in the last iteration; a driver may leave one out."""
         self.doing: tuple[str, int, float] | None = None
         """Kind of work, stage, and start as in a span; for another thread to read."""
-        self._launched: deque[tuple[str, int, float, Any]] = deque(maxlen=0)
-        """Kind, stage, launch time and end of the spans that the device, as far as is known, has not passed.
+        self._unpassed: deque[RecordedSpan] = deque(maxlen=0)
+        """Spans whose launch has begun and that the device, as far as is known, has not passed, in order.
 
         None are kept before :meth:`follow_device`."""
+        self._dropping = threading.Lock()
         self.watcher: Watcher | None = None
         self._overlap = overlap_sync
         self.parameters = parameters = dict(captured.program.named_parameters())
@@ -265,41 +282,66 @@ class Trainer:
         if self.watcher is not None:
             self.watcher.begin(kind, stage)
         self.communicator.enter(kind, stage)
-        started = self.clock.now()
-        self.doing = (kind, stage, time.perf_counter())
+        span = RecordedSpan(kind, stage, name, self.clock.now(), launched=time.perf_counter())
+        self.doing = (kind, stage, span.launched)
+        self._unpassed.append(span)
         with self.device.named_range(kind if name == kind else f"{kind} {name}"):
             yield
-        met = self.communicator.leave(kind, stage)
-        self.doing, ended = None, self.clock.now()
-        self.recorded.append((kind, stage, name, started, ended, met))
-        if self.device.asynchronous:
-            self._launched.append((kind, stage, time.perf_counter(), ended))
+        span.met = self.communicator.leave(kind, stage)
+        self.doing, span.end = None, self.clock.now()
+        self.recorded.append(span)
         if self.watcher is not None:
             self.watcher.end()
 
     def follow_device(self) -> None:
         """Keeps spans for :meth:`unfinished` from now on, whose calls alone drop those that the device has passed."""
-        self._launched = deque()
+        self._unpassed = deque()
 
-    def unfinished(self) -> tuple[str, int, float] | None:
-        """Returns kind, stage and launch time of the first span that the device has not passed; for another thread.
+    def unfinished(self) -> RecordedSpan | None:
+        """Returns the first span that the device has not passed, which may still be launched; for other threads.
 
-        On a device that computes at once, and before :meth:`follow_device`, there is none.
+        Before :meth:`follow_device` there is none.
         """
-        while self._launched:
-            kind, stage, launched, end = self._launched[0]
-            if not self.device.passed(end):
-                return kind, stage, launched
-            self._launched.popleft()
-        return None
+        while True:
+            with self._dropping:
+                first = self._unpassed[0] if self._unpassed else None
+            # Without the lock: a thread in virtual time may wait for its turn here.
+            if first is None or first.end is None or not self.device.passed(first.end):
+                return first
+            with self._dropping:
+                # Another reader may have dropped it meanwhile.
+                if self._unpassed and self._unpassed[0] is first:
+                    self._unpassed.popleft()
+
+    @property
+    def running(self) -> Operator | None:
+        """Operator that the device runs now, or None; for other threads, after :meth:`follow_device`."""
+        first = self.unfinished()
+        return (first.kind, first.stage) if first is not None and self.device.passed(first.start) else None
 
     def timed(self, recorded: Sequence[RecordedSpan]) -> list[RawSpan]:
         """Returns spans with their times on the host's clock; waits until the device has computed them."""
         self.device.synchronize_stream()
         return [
-            (kind, stage, name, max(self.clock.seconds(started), met), self.clock.seconds(ended))
-            for kind, stage, name, started, ended, met in recorded
+            (
+                span.kind,
+                span.stage,
+                span.name,
+                max(self.clock.seconds(span.start), span.met),
+                self.clock.seconds(span.end),
+            )
+            for span in recorded
         ]
+
+    def operator_seconds(self, recorded: Sequence[RecordedSpan]) -> dict[Operator, float]:
+        """Returns the seconds of each operator in some spans; waits until the device has computed them."""
+        found: dict[Operator, float] = defaultdict(float)
+        for span in recorded:
+            self.device.await_stamp(span.end)
+            # The difference of two times of the clock is less exact: a GPU's events have 24 bits for the time between.
+            seconds = self.device.seconds(span.start, span.end)
+            found[span.kind, span.stage] += min(seconds, self.clock.seconds(span.end) - span.met)
+        return found
 
     @property
     def spans(self) -> list[RawSpan]:

@@ -103,7 +103,7 @@ def test_a_step_in_pieces_is_the_uncut_step(model: type[nn.Module], limit: float
     device = find_device(kind)
     job, other = Job(model, device), Job(model, device)
     before, random = job.state(), torch.get_rng_state()
-    stages = split_model(job.captured, BATCH, job.trainer, device, limit)
+    stages = split_model(job.captured, BATCH, job.trainer, limit)
     if limit == 1e-9:
         assert len(stages) == len(job.captured.graph.layers)
     if limit == 1e9:

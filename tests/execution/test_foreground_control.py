@@ -18,7 +18,7 @@ from deeppool.collocation.pieces import single_stage
 from deeppool.device.emulated.device import new_device
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.foreground_control import GROUP, ForegroundControl
-from deeppool.execution.foreground_phases import ForegroundPhases
+from deeppool.execution.iteration_record import IterationRecord, IterationTimes
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
@@ -30,7 +30,16 @@ from deeppool.training.training_job import Training
 BATCH = 2
 WIDTH = 1024
 GOVERNED = replace(POLICIES["feedback"], max_slowdown=0.01)
-SPAN = ("sync", 1, "last", 0.0, 0.1)
+
+
+class Given:
+    """Record of one iteration with given times, or of none."""
+
+    def __init__(self, seconds: float | None = None, sync: float = 0.1) -> None:
+        self.times: list[IterationTimes] = [] if seconds is None else [(seconds, {("sync", 1): sync})]
+
+    def next_times(self, *, last: bool = False) -> IterationTimes | None:
+        return self.times.pop() if self.times else None
 
 
 def two_stages() -> Trainer:
@@ -69,7 +78,7 @@ def test_a_rank_publishes_each_part_of_an_iteration_and_clears_it_when_paused(tm
     trainer.iterate([samples])
     parts = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0), ("update", 1)]
     assert page.recorded == [entry for part in parts for entry in (part, None)]
-    control.pause(trainer)
+    control.pause(trainer, Given())
     trainer.iterate([samples])
     assert len(page.recorded) == 2 * len(parts)
     assert background.doing is None
@@ -82,7 +91,7 @@ def run_dense_phase(control: ForegroundControl, background: SharedPage, trainer:
         control.begin(trainer)
         may_run, share, _ = background.limits
         shares.append(share * may_run)
-        control.end(0.2 * (1 + cost * shares[-1]), [SPAN])
+        control.end(Given(0.2 * (1 + cost * shares[-1])))
     return shares
 
 
@@ -97,7 +106,7 @@ def test_the_governors_limits_are_published_to_the_background(tmp_path: Path, co
     control.begin(trainer)
     assert (background.limits[1] < 1) is (cost > 0)
     assert background.limits[1] == control.results(trainer.stages)["share"]
-    control.pause(trainer)
+    control.pause(trainer, Given())
     assert background.limits == (True, 1.0, frozenset())
 
 
@@ -118,7 +127,7 @@ def test_slowed_operators_are_reported_by_stage_name(tmp_path: Path) -> None:
     for _ in range(2 * DENSE):
         control.begin(trainer)
         beside = background.limits[0] and not background.limits[2]
-        control.end(0.2, [("sync", 1, "last", 0.0, 0.2 if beside else 0.1)])
+        control.end(Given(0.2, sync=0.2 if beside else 0.1))
         seen = control.results(trainer.stages)["banned"] or seen
     assert seen == ["sync of last"]
 
@@ -137,26 +146,27 @@ class OnDevice:
             self.trainer = Trainer(captured, single_stage(captured, WIDTH), SingleRank(), rule)
         self.data = torch.zeros(WIDTH, WIDTH, device=place), torch.zeros(WIDTH, dtype=torch.int64, device=place)
         self.page = SharedPage(folder, 0)
-        self.control = ForegroundControl(sharing, folder, 0, SingleRank())
-        self.control.use_device_times(ForegroundPhases(self.device), by_events=True)
+        self.control = ForegroundControl(sharing, folder, 0, SingleRank(), by_events=True)
+        self.control.publishes = False
         self.before_iteration: Callable[[], object] = lambda: None
 
     def run(self, iterations: int, *, controlled: bool) -> float:
         """Returns the seconds of some iterations."""
         with self.device.times_only(), self.stream.current():
-            started = self.device.clock.now()
+            started, record = self.device.clock.now(), IterationRecord(self.trainer)
             for _ in range(iterations):
                 if controlled:
                     self.control.begin(self.trainer)
                     self.before_iteration()
                 self.trainer.iterate([lambda _: self.data])
+                record.lap()
                 if controlled:
-                    self.control.end(99.0, [])
+                    self.control.end(record)
             self.trainer.drain()
             self.device.synchronize_stream()
             seconds = self.device.clock.now() - started
             if controlled:
-                self.control.pause(self.trainer)
+                self.control.pause(self.trainer, record)
         return seconds
 
 
@@ -210,7 +220,7 @@ def test_a_changed_bound_is_published_from_the_next_iteration_on(tmp_path: Path)
     before = background.limits[1]
     assert control.step_fields() == {"bound": 0.01, "share": before}
     control.change_bound(0.05, 1)
-    control.end(0.2, [SPAN])
+    control.end(Given(0.2))
     assert (background.limits[1], control.number) == (before, 0)
     assert control.step_fields() == {"bound": 0.01, "share": before}
     control.begin(trainer)
@@ -238,9 +248,9 @@ def test_unchanged_limits_do_not_wake_the_background(tmp_path: Path) -> None:
     for _ in range(DENSE):
         control.begin(trainer)
         woken.append(background.wait(0))
-        control.end(0.2, [SPAN])
+        control.end(Given(0.2))
     assert woken == [number % 4 == 0 for number in range(DENSE)]
-    control.pause(trainer)
+    control.pause(trainer, Given())
     control.begin(trainer)
     assert background.wait(0)
 
@@ -298,10 +308,10 @@ def test_a_rank_waits_for_the_others_only_after_its_next_iteration(tmp_path: Pat
     exchange, trainer = SumExchange(), two_stages()
     control = ForegroundControl(GOVERNED, tmp_path, 0, RankOfTwo(0, exchange))
     control.begin(trainer)
-    control.end(0.2, [SPAN])
+    control.end(Given(0.2))
     control.begin(trainer)
     with pytest.raises(AssertionError, match="the other is not there"):
-        control.end(0.2, [SPAN])
+        control.end(Given(0.2))
 
 
 def run_two_ranks(
@@ -318,8 +328,8 @@ def run_two_ranks(
             control.begin(trainer)
             may_run, share, _ = background.limits
             shares.append(share * may_run)
-            control.end(times(iteration, shares[-1])[rank], [SPAN])
-        control.pause(trainer)
+            control.end(Given(times(iteration, shares[-1])[rank]))
+        control.pause(trainer, Given())
         return shares, control.results(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
@@ -346,8 +356,8 @@ def test_iterations_without_a_background_are_recorded_as_the_mean_of_all_ranks(t
         control.record_alone([5.0])
         for iteration in range(8):
             control.begin(trainer)
-            control.end(0.25 if iteration >= 4 else 0.2, [SPAN])
-        control.pause(trainer)
+            control.end(Given(0.25 if iteration >= 4 else 0.2))
+        control.pause(trainer, Given())
         return control.results(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
@@ -367,8 +377,8 @@ def test_a_rank_without_layers_does_not_count(tmp_path: Path) -> None:
         control.record_alone([0.001] * 3 if rank else [0.2] * 3)
         for iteration in range(8):
             control.begin(trainer)
-            control.end(0.25 if iteration >= 4 else 0.001 if rank else 0.2, [SPAN])
-        control.pause(trainer)
+            control.end(Given(0.25 if iteration >= 4 else 0.001 if rank else 0.2))
+        control.pause(trainer, Given())
         return control.results(trainer.stages)
 
     with ThreadPoolExecutor(2) as threads:
@@ -407,7 +417,7 @@ def test_ranks_change_the_share_together_and_apply_a_bound_once_all_have_it(tmp_
             control.begin(trainer)
             may_run, share, _ = background.limits
             found.append((share, control.number))
-            control.end(0.2 * (1 + 0.5 * share * may_run * noise[rank]), [SPAN])
+            control.end(Given(0.2 * (1 + 0.5 * share * may_run * noise[rank])))
         return found
 
     with ThreadPoolExecutor(2) as threads:

@@ -17,8 +17,7 @@ from deeppool.collocation.pieces import stage_of
 from deeppool.device.protocol import Device, Precision
 from deeppool.execution.communicator import Communicator, SingleRank
 from deeppool.execution.emulated_rank import emulate_other_ranks
-from deeppool.execution.foreground_control import IterationTimes
-from deeppool.execution.foreground_phases import ForegroundPhases
+from deeppool.execution.iteration_record import IterationRecord, IterationTimes
 from deeppool.execution.stages import Stage, stages_of
 from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel, capture
@@ -71,7 +70,7 @@ class StreamForeground:
                 overlap_sync=program.overlap_sync,
             )
             self._probe = _probe(device)
-        self._trainer.watcher = self._phases = ForegroundPhases(device)
+        self._trainer.follow_device()
         self.limits, self.gap = FREE, 0.0
 
     @classmethod
@@ -116,7 +115,7 @@ class StreamForeground:
     def start(self) -> None:
         """Begins the first of some iterations."""
         self._communicator.barrier()
-        self._phases.start()
+        self._record = IterationRecord(self._trainer)
 
     def iterate(self) -> IterationTimes | None:
         """Launches an iteration; returns the times of the one before, or with gaps its own.
@@ -126,11 +125,11 @@ class StreamForeground:
         """
         with self._device.arithmetic(self._precision):
             self._trainer.iterate([self._samples])
-            measured = self._phases.lap()
+            self._record.lap()
+            measured = self._record.next_times(last=self.gap > 0)
             if self.gap:
-                measured = self._phases.finish()
                 self._device.clock.sleep(self.gap)
-                self._phases.start()
+                self._record = IterationRecord(self._trainer)
         return measured
 
     def _samples(self, samples: range) -> tuple[torch.Tensor, ...]:
@@ -138,7 +137,7 @@ class StreamForeground:
 
     def finish(self) -> IterationTimes | None:
         """Returns the times of the last iteration, unless :meth:`iterate` has returned them."""
-        return self._phases.finish()
+        return self._record.next_times(last=True)
 
     def repeat(self, iterations: int) -> list[IterationTimes]:
         """Returns the times of some iterations in a row."""
@@ -159,7 +158,7 @@ class StreamForeground:
 
     def state(self) -> tuple[BackgroundLimits, Operator | None]:
         """Returns the background's limits, and the operator that the device runs."""
-        return self.limits, self._phases.doing
+        return self.limits, self._trainer.running
 
 
 def _capture(name: str, device: Device) -> CapturedModel:

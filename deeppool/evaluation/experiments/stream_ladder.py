@@ -21,7 +21,7 @@ from deeppool.device.emulated.device import new_device
 from deeppool.device.protocol import Device, Precision
 from deeppool.errors import DeeppoolError, RunError
 from deeppool.evaluation.experiments.stream_foreground import StreamForeground
-from deeppool.execution.foreground_control import IterationTimes
+from deeppool.execution.iteration_record import IterationTimes
 from deeppool.graph.models.workloads import find_workload
 from deeppool.job import Job
 from deeppool.records.run_record import TimeSummary, summarise

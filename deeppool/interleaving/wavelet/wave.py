@@ -11,7 +11,7 @@ import torch
 from deeppool.base.timeline import SpanKind
 from deeppool.device.clock import Clock
 from deeppool.device.protocol import Stream
-from deeppool.execution.trainer import SCHEDULED, Trainer
+from deeppool.execution.trainer import SCHEDULED, RecordedSpan, Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.training.step import Batch, TrainingStep
 
@@ -187,7 +187,7 @@ class _WaveMonitor:
         clock = self._trainer.clock
         started = clock.now()
         yield
-        self._trainer.recorded.append((kind, part, f"{name} ({self._name})", started, clock.now(), 0.0))
+        self._trainer.recorded.append(RecordedSpan(kind, part, f"{name} ({self._name})", started, clock.now()))
 
     def reading(self, part: int) -> None:
         """Does nothing: the main thread has read the samples."""
