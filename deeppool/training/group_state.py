@@ -64,7 +64,7 @@ class StepsOfSome:
 
         Args:
             chosen: the parameters; the optimizer and hooks on its steps see no others, as they may change those that
-                have no gradient, too.
+                have no gradient, too. An optimizer that keeps a list of its own sees no gradient of others.
         """
         if self._names:
             _reset(self._optimizer, self._before)
@@ -135,16 +135,21 @@ def _reset(optimizer: torch.optim.Optimizer, before: Values) -> None:
 
 @contextmanager
 def _only(optimizer: torch.optim.Optimizer, chosen: set[torch.nn.Parameter]) -> Iterator[None]:
-    """Leaves the groups some of their parameters for a while."""
+    """Leaves the groups some of their parameters for a while, and the others no gradient."""
     groups = optimizer.param_groups
+    others = [(each, each.grad) for group in groups for each in group["params"] if each not in chosen]
     whole = [{key: list(group[key]) for key in ("params", "param_names") if key in group} for group in groups]
     try:
+        for parameter, _ in others:
+            parameter.grad = None
         for group, lists in zip(groups, whole, strict=True):
             kept = [parameter in chosen for parameter in lists["params"]]
             for key, values in lists.items():
                 group[key][:] = itertools.compress(values, kept)
         yield
     finally:
+        for parameter, gradient in others:
+            parameter.grad = gradient
         # A group that a hook has added stays.
         for group, lists in zip(groups, whole, strict=False):
             for key, values in lists.items():

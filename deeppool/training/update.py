@@ -162,10 +162,6 @@ class Update:
             self._begin()
         now = self._waiting if chosen is None else self._waiting.intersection(chosen)
         if self.optimizer is not None and now:
-            # An optimizer leaves out what has no gradient.
-            later = [(parameter, parameter.grad) for parameter in self._waiting - now]
-            for parameter, _ in later:
-                parameter.grad = None
             if self._made:
                 assert self._steps is not None
                 if self.complete and len(now) == len(self.parameters):
@@ -178,8 +174,6 @@ class Update:
             # Of those that the user's optimizer leaves out, too.
             for parameter in now:
                 parameter.grad = None
-            for parameter, gradient in later:
-                parameter.grad = gradient
         self._waiting = self._waiting - now
         if not self._waiting and self.decided:
             self.end(made=self._made)

@@ -40,10 +40,6 @@ class DeferredOptimizer:
         Raises:
             InvalidValueError: the optimizer needs the gradients of all parameters in one step.
         """
-        # An optimizer leaves out what has no gradient.
-        kept = [(each, each.grad) for each in set(self.parameters).difference(chosen) if each.grad is not None]
-        for parameter, _ in kept:
-            parameter.grad = None
         current = group_values(self._optimizer)
         try:
             set_group_values(self._optimizer, self._settings)
@@ -53,5 +49,3 @@ class DeferredOptimizer:
             set_group_values(self._optimizer, changed_since(self._settings, current))
         for parameter in chosen:
             parameter.grad = None
-        for parameter, gradient in kept:
-            parameter.grad = gradient
