@@ -37,12 +37,30 @@ class Group(Protocol):
         """Ends the group."""
 
 
+class Replay(Protocol):
+    """Follows the iterations of a rank whose others are emulated. Ranks that exist synchronise by their messages."""
+
+    def begin(self) -> None:
+        """Marks the start of an iteration."""
+
+    def enter(self, kind: SpanKind, stage: int) -> None:
+        """Marks the start of a span; waits until this rank may compute a stage whose inputs have arrived."""
+
+    def leave(self, kind: SpanKind, stage: int) -> float:
+        """Marks the end of a span; returns when its last rank had started it (``time.perf_counter``), 0 if unknown."""
+
+    def end(self) -> None:
+        """Marks the end of the iteration on this rank."""
+
+
 class Communicator(Protocol):
     """All ranks of a training. Those that exist make the same calls in the same order."""
 
     rank: int
     """Rank of this process."""
     ranks: int
+    replay: Replay | None
+    """Follows the iterations, where the other ranks are emulated."""
 
     def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Creates a group of two or more ranks; ranks outside it call this too.
@@ -69,47 +87,14 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
 
-    def begin(self) -> None:
-        """Marks the start of an iteration."""
-
-    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """Waits until this rank may compute a stage whose inputs have arrived."""
-
-    def enter(self, kind: SpanKind, stage: int) -> None:
-        """Marks the start of a span."""
-
-    def leave(self, kind: SpanKind, stage: int) -> float:
-        """Marks the end of a span; returns when its last rank had started it (``time.perf_counter``), 0 if unknown."""
-
-    def end(self) -> None:
-        """Marks the end of the iteration on this rank."""
-
     def close(self) -> None:
         """Ends communication; all ranks call it."""
 
 
-class _WithoutReplay:
-    """No-op span marks: ranks that exist synchronise by their messages."""
-
-    def begin(self) -> None:
-        """Does nothing."""
-
-    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """Returns at once: the inputs have arrived."""
-
-    def enter(self, kind: SpanKind, stage: int) -> None:
-        """Does nothing."""
-
-    def leave(self, kind: SpanKind, stage: int) -> float:
-        """Returns 0: only the launcher has the spans of all ranks."""
-        return 0.0
-
-    def end(self) -> None:
-        """Does nothing."""
-
-
-class ProcessGroup(_WithoutReplay):
+class ProcessGroup:
     """All ranks of torch.distributed, which must be initialised."""
+
+    replay: Replay | None = None
 
     def __init__(self, device: Device) -> None:
         """Reads rank and world size."""
@@ -205,10 +190,11 @@ class CompletedWork:
         """Returns at once."""
 
 
-class SingleRank(_WithoutReplay):
+class SingleRank:
     """A training of one rank, without torch.distributed."""
 
     rank, ranks = 0, 1
+    replay: Replay | None = None
 
     def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Raises: a single rank has no groups."""

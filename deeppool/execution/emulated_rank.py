@@ -16,7 +16,7 @@ from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import device_of
 from deeppool.device.transfer import PendingWork
 from deeppool.errors import RunError
-from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer
+from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer, Replay
 from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule, replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
@@ -44,6 +44,7 @@ class EmulatedCommunicator:
             event_times: times what the rank computes, and waits. Default: by the host's clock.
         """
         self.rank, self.ranks = rank, ranks
+        self.replay: Replay | None = self
         self._schedule, self._times = schedule, event_times or HostEventTimes()
         self._together = True
         """Whether the other ranks start the next iteration with this one; otherwise they did not wait for it."""
@@ -79,12 +80,13 @@ class EmulatedCommunicator:
             self._times.mark(START)
         self._remaining = list(self._schedule.computations)[::-1]
 
-    def await_scheduled_start(self, kind: SpanKind, stage: int) -> None:
-        """Waits even if all inputs are available: the plan may order the stage after a layer on another rank."""
-        self._times.wait(self._schedule.computations[kind, stage].end)
-
     def enter(self, kind: SpanKind, stage: int) -> None:
-        """Marks the start of a span."""
+        """Marks the start of a span; one that computes waits for its turn.
+
+        It does even if all inputs are available: the plan may order the stage after a layer on another rank.
+        """
+        if kind in ("forward", "backward"):
+            self._times.wait(self._schedule.computations[kind, stage].end)
         self._transfer_start, self._stage = 0.0, stage
 
     def leave(self, kind: SpanKind, stage: int) -> float:

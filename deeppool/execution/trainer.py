@@ -44,8 +44,6 @@ from deeppool.training.update import Update
 
 RawSpan = tuple[SpanKind, int, str, float, float]
 """Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
-SCHEDULED = ("forward", "backward")
-"""Spans whose start an emulated rank awaits."""
 
 
 @dataclass(slots=True)
@@ -114,7 +112,7 @@ class Trainer:
         self._stage_of: Sequence[int] = range(len(stages))
         if divide_stages is not None:
             self.parts, self._stage_of = divided(captured, stages, divide_stages)
-        self.communicator = communicator
+        self.communicator, self._replay = communicator, communicator.replay
         self.rank = rank = communicator.rank
         self.ranks = communicator.ranks
         self.precision = precision
@@ -199,13 +197,15 @@ class Trainer:
         A driver may leave some of the update for the next iteration, or for :meth:`drain`.
         """
         self.recorded = []
-        self.communicator.begin()
+        if self._replay is not None:
+            self._replay.begin()
         if self._driver is not None:
             loss = self._driver.iterate(batches)
         else:
             loss = self.gradients(batches)
             self.step.update()
-        self.communicator.end()
+        if self._replay is not None:
+            self._replay.end()
         return loss
 
     def drain(self) -> None:
@@ -277,17 +277,17 @@ class Trainer:
     def span(self, kind: SpanKind, part: int, name: str) -> Iterator[None]:
         """Encloses some work of an iteration in a part, and records it under the part's stage."""
         stage = self._stage_of[part]
-        if kind in SCHEDULED:
-            self.communicator.await_scheduled_start(kind, stage)
+        if self._replay is not None:
+            self._replay.enter(kind, stage)
         if self.watcher is not None:
             self.watcher.begin(kind, stage)
-        self.communicator.enter(kind, stage)
         span = RecordedSpan(kind, stage, name, self.clock.now(), launched=time.perf_counter())
         self.doing = (kind, stage, span.launched)
         self._unpassed.append(span)
         with self.device.named_range(kind if name == kind else f"{kind} {name}"):
             yield
-        span.met = self.communicator.leave(kind, stage)
+        if self._replay is not None:
+            span.met = self._replay.leave(kind, stage)
         self.doing, span.end = None, self.clock.now()
         self.recorded.append(span)
         if self.watcher is not None:

@@ -71,9 +71,8 @@ class VirtualRank:
         before = self.clock.now
         for work in self.communicator.exchange(receiving, []):
             work.wait()
-        self.communicator.await_scheduled_start(kind, index)
-        self.idle += self.clock.now - before
         self.communicator.enter(kind, index)
+        self.idle += self.clock.now - before
         self.clock.now += seconds(kind, index)
         self.communicator.leave(kind, index)
 

@@ -11,7 +11,7 @@ import torch
 from deeppool.base.timeline import SpanKind
 from deeppool.device.clock import Clock
 from deeppool.device.protocol import Stream
-from deeppool.execution.trainer import SCHEDULED, RecordedSpan, Trainer
+from deeppool.execution.trainer import RecordedSpan, Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.training.step import Batch, TrainingStep
 
@@ -178,7 +178,7 @@ class _WaveMonitor:
         self._name, self._trainer = name, trainer
 
     def span(self, kind: SpanKind, part: int, name: str) -> AbstractContextManager[None]:
-        if kind in SCHEDULED:
+        if kind in ("forward", "backward"):
             return self._computing(kind, part, name)
         return self._trainer.span(kind, part, f"{name} ({self._name})")
 
