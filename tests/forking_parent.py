@@ -19,7 +19,7 @@ def main() -> None:
     os.dup2(2, 1)
     # Threads for tensors would be missing in a fork.
     torch.set_num_threads(1)
-    run, arguments, ranks, prepare = pickle.loads(Path(sys.argv[1]).read_bytes())
+    run, arguments, ranks, prepare = pickle.loads(Path(sys.stdin.readline().strip()).read_bytes())
     if prepare is not None:
         prepare(*arguments)
     gc.collect()

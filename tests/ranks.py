@@ -45,8 +45,10 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         call = Path(folder, "call")
         call.write_bytes(pickle.dumps((run, arguments, ranks, prepare)))
-        parent = server.fork("tests.forking_parent", run.__name__, errors.fileno(), arguments=[str(call)])
+        parent = server.fork("tests.forking_parent", run.__name__, errors.fileno())
         with parent.stdin, parent.stdout:
+            parent.stdin.write(f"{call}\n")
+            parent.stdin.flush()
             code = parent.wait()
         if code != 0:
             errors.seek(0)

@@ -173,9 +173,7 @@ def _set_title(title: str) -> None:
     del os.environ["SPT_NOENV"]
 
 
-def _run_module(
-    module: str, title: str, folder: str, arguments: Sequence[str], environment: dict[str, str | None]
-) -> NoReturn:
+def _run_module(module: str, title: str, folder: str, environment: dict[str, str | None]) -> NoReturn:
     """Runs a module as ``python -m module`` would in ``folder``, and exits."""
     _set_title(title)
     for name, value in environment.items():
@@ -186,7 +184,7 @@ def _run_module(
     os.chdir(folder)
     if not sys.flags.safe_path:
         sys.path[0] = folder
-    sys.argv = [module, *arguments]
+    sys.argv = [module]
     # Workers draw different random numbers, as new processes do; Python reseeds its own generator in a fork, numpy not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))

@@ -128,15 +128,7 @@ class ForkServerClient:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def fork(
-        self,
-        module: str,
-        name: str,
-        stderr: int,
-        folder: str | os.PathLike[str] | None = None,
-        arguments: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> ForkedProcess:
+    def fork(self, module: str, name: str, stderr: int, folder: str | os.PathLike[str] | None = None) -> ForkedProcess:
         """Starts a process that runs ``module``'s main function, once the server has imported it.
 
         Args:
@@ -144,8 +136,6 @@ class ForkServerClient:
             name: for the process title.
             stderr: file descriptor of its standard error.
             folder: working folder, from which its modules are imported; the current one by default.
-            arguments: ``sys.argv`` after the module.
-            environment: all of its variables; by default those of this process.
 
         Raises:
             RunError: the server is gone, was stopped, or hangs.
@@ -154,8 +144,7 @@ class ForkServerClient:
             "module": module,
             "title": f"{module}: {name}",
             "folder": str(folder or Path.cwd()),
-            "arguments": list(arguments),
-            "environment": self._environment_changes(os.environ if environment is None else environment),
+            "environment": self._environment_changes(),
         }
         (child_stdin, stdin), (stdout, child_stdout) = os.pipe(), os.pipe()
         process = ForkedProcess(_open_text(stdin, "w"), _open_text(stdout, "r"))
@@ -230,13 +219,13 @@ class ForkServerClient:
     @property
     def is_compatible(self) -> bool:
         """Whether the server runs and its libraries were loaded with the variables that a new process would have."""
-        changes = self._environment_changes(os.environ).keys() - READ_LATER
+        changes = self._environment_changes().keys() - READ_LATER
         return not self.gone and not any(name.startswith(READ_WHEN_LOADED) for name in changes)
 
-    def _environment_changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
-        """Variables that differ from those the server was started with; None: to be removed."""
-        names = self._environment.keys() | wanted.keys()
-        return {name: wanted.get(name) for name in names if self._environment.get(name) != wanted.get(name)}
+    def _environment_changes(self) -> dict[str, str | None]:
+        """This process's variables that differ from those the server was started with; None: to be removed."""
+        names = self._environment.keys() | os.environ.keys()
+        return {name: os.environ.get(name) for name in names if self._environment.get(name) != os.environ.get(name)}
 
     def preload(self, module: str) -> None:
         """Makes the server import a module in advance; returns at once."""
