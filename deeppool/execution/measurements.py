@@ -82,14 +82,14 @@ def computing_seconds(answers: Sequence[Message]) -> list[list[float | None]]:
     for answer in answers:
         seconds: list[float | None] = []
         before = answer["started"]
-        for spans, computed in zip(answer["spans"], answer["computed"], strict=True):
+        for spans in answer["spans"]:
             ended = max((end for kind, _, _, _, end in spans if kind == "backward"), default=None)
             waited = sum(
                 end - start
                 for kind, _, _, start, end in spans
                 if kind in ("reshard", "sync") and ended is not None and end <= ended
             )
-            seconds.append(None if ended is None or not computed else max(0.0, ended - before - waited))
+            seconds.append(None if ended is None else max(0.0, ended - before - waited))
             before = max((end for *_, end in spans), default=before)
         found.append(seconds)
     return found

@@ -166,7 +166,7 @@ class Rank:
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains and measures a number of updates; all ranks start together."""
-        losses, bounds, delays, computed, followed = [], [], [], [], []
+        losses, bounds, delays, followed = [], [], [], []
         # Added to times of this node's clock, so that all answers are on the launcher's.
         offset = message.get("clock", 0.0)
         if self.foreground_control is not None:
@@ -194,7 +194,6 @@ class Rank:
             delays.append(self._run_delay.lap())
             if control is not None:
                 control.end(record)
-            computed.append(self.trainer.computed)
             if reports is not None:
                 reports.add(self._report_of(losses[-1], seconds))
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
@@ -218,7 +217,6 @@ class Rank:
             "spans": [
                 [(*what, start + offset, end + offset) for *what, start, end in iteration] for iteration in spans
             ],
-            "computed": computed,
             "bounds": bounds,
             "run_delays": delays,
             "transfers": None if self.trainer.transfers is None else serialization.to_json(self.trainer.transfers),
