@@ -30,6 +30,13 @@ def pickled(value: Any, what: str) -> bytes:
     return content
 
 
+def load_pickled(path: Path) -> Any:
+    """Returns a value that the launcher of this process wrote: loading it runs its code."""
+    import cloudpickle
+
+    return cloudpickle.loads(path.read_bytes())
+
+
 def save_pickled(value: Any, what: str, path: Path) -> None:
     """Writes a value with its code to a file that the processes of a run read.
 

@@ -17,9 +17,10 @@ from deeppool.device.protocol import Device, Precision
 from deeppool.execution.communicator import SingleRank
 from deeppool.execution.stages import Stage
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
+from deeppool.execution.training_task import TrainingTask, synthetic_task, user_task
 from deeppool.job import job_from
 from deeppool.processes.managed_process import Message
+from deeppool.processes.worker_sockets import place_sockets_in
 from deeppool.training.training_job import load_job
 
 KEPT_PIECES = 2000

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deeppool.base.pickling import save_pickled
+from deeppool.base.pickling import load_pickled, save_pickled
 from deeppool.collectives.partial.load_imbalance import Delays
 
 LAUNCHED = "load_imbalance.launched"
@@ -24,10 +24,8 @@ def load_delay(folder: Path, rank: int, update: Callable[[], int]) -> Callable[[
         rank: of this process.
         update: returns the number of updates before this one.
     """
-    import cloudpickle
-
     path = folder / LAUNCHED
     if not path.exists():
         return lambda: None
-    delays: Delays = cloudpickle.loads(path.read_bytes())
+    delays: Delays = load_pickled(path)
     return lambda: time.sleep(delays(rank, update()))

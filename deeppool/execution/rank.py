@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from deeppool.base import serialization
+from deeppool.base.pickling import load_pickled
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import COMPUTING
 from deeppool.costs.communication import Network
@@ -29,14 +30,15 @@ from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.load_imbalance import load_delay
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import Division, stages_of
-from deeppool.execution.sync_method import load_method
+from deeppool.execution.sync_method import METHOD, GradientSyncMethod
 from deeppool.execution.trainer import RawSpan, Trainer
-from deeppool.execution.training_task import TrainingTask, place_sockets_in, synthetic_task, user_task
+from deeppool.execution.training_task import TrainingTask, synthetic_task, user_task
 from deeppool.execution.update_reports import Report, UpdateReports
 from deeppool.job import job_from
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Activity, Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.worker_sockets import place_sockets_in
 from deeppool.telemetry.run_delay import RunDelayMeter
 from deeppool.training.training_job import load_job
 from deeppool.training.update import UpdateOutcome
@@ -80,7 +82,9 @@ class Rank:
             pin_to_core(setup["core"])
         self.torch_device = device.torch_device(setup["index"])
         device.arithmetic(plan.precision)  # refused before the model is captured
-        self._gradient_sync = load_method(folder)
+        self._gradient_sync: GradientSyncMethod | None = None
+        if (folder / METHOD).exists():
+            self._gradient_sync = load_pickled(folder / METHOD)
         self._delay = load_delay(folder, self.rank, lambda: self.updates)
         self._task = _load_task(setup, folder, plan, self.torch_device)
         self.communicator: Communicator

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from deeppool.base import serialization
+from deeppool.base.pickling import save_pickled
 from deeppool.base.sharing import Sharing
 from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.errors import DocumentError, RunError
 from deeppool.execution.load_imbalance import save_delays
-from deeppool.execution.sync_method import GradientSyncMethod, save_method
+from deeppool.execution.sync_method import METHOD, GradientSyncMethod
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher
@@ -112,7 +113,7 @@ class Ranks(TimedRanks):
         if isinstance(job, TrainingJob):
             save_job(job, folder)
         if gradient_sync is not None:
-            save_method(gradient_sync, folder)
+            save_pickled(gradient_sync, "gradient_sync", folder / METHOD)
         if load_imbalance is not None:
             save_delays(load_imbalance, folder)
         job_setup["sharing"] = None if sharing is None else asdict(sharing)

@@ -3,17 +3,15 @@
 A method travels to every rank, which asks it for the driver of its trainer's iterations.
 """
 
-from pathlib import Path
 from typing import Protocol
 
-from deeppool.base.pickling import save_pickled
 from deeppool.costs.communication import Network
 from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 
-LAUNCHED = "gradient_sync.launched"
-"""File of a run's folder that holds the method."""
+METHOD = "gradient_sync.launched"
+"""File of a run's private folder that holds the method, as its writers can run code."""
 
 
 class GradientSyncMethod(Protocol):
@@ -31,17 +29,3 @@ class GradientSyncMethod(Protocol):
 
     def driver(self, trainer: Trainer, network: Network) -> SyncDriver:
         """Makes the driver of a rank's trainer."""
-
-
-def save_method(method: GradientSyncMethod, folder: Path) -> None:
-    """Saves a method for the ranks of this run; ``folder`` must be private, as its writers can run code."""
-    save_pickled(method, "gradient_sync", folder / LAUNCHED)
-
-
-def load_method(folder: Path) -> GradientSyncMethod | None:
-    """Loads the method that the launcher of this process saved; None: gradients are summed as by default."""
-    import cloudpickle
-
-    path = folder / LAUNCHED
-    method: GradientSyncMethod | None = cloudpickle.loads(path.read_bytes()) if path.exists() else None
-    return method

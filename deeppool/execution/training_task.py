@@ -3,7 +3,6 @@
 A rank of a foreground captures the model as its plan does; a background job, which has no plan, as its job specifies.
 """
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,6 @@ from deeppool.training.data import ShardReader, example_target
 from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training, TrainingJob
-
-SOCKET_PATH, LOADER_PATH = 108, 40
-"""Bytes that the path of a socket may have, and those of them that multiprocessing adds to its folder's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +109,6 @@ def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | Non
         return task.shard(iteration, shard.start, shard.stop)
 
     return TrainingTask(captured, Training(optimizer=optimizer, seed=job.seed), samples)
-
-
-def place_sockets_in(folder: Path) -> None:
-    """Places the sockets of this process's data loaders in the run's folder, so that they are removed with it."""
-    if len(str(folder)) < SOCKET_PATH - LOADER_PATH:
-        tempfile.tempdir = str(folder)
 
 
 def _inputs(model: "torch.nn.Module | str", shapes: Shapes | None, dtypes: Dtypes | None = None) -> tuple[Input, ...]:

@@ -7,6 +7,7 @@ send, and the process that waits for its first batch would wait forever.
 import multiprocessing.util
 import os
 import tempfile
+from pathlib import Path
 
 from deeppool.errors import RunError
 
@@ -15,6 +16,12 @@ SOCKET_NAME = len("/pymp-12345678/listener-12345678")
 LONGEST_FOLDER = 103 - SOCKET_NAME
 """Bytes of the path of a folder for sockets; a socket's may have 107 on Linux, and 103 on other systems."""
 SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def place_sockets_in(folder: Path) -> None:
+    """Lets this process have its sockets in the run's folder, if they fit, so that they are removed with it."""
+    if len(os.fsencode(folder)) <= LONGEST_FOLDER:
+        tempfile.tempdir = str(folder)
 
 
 def keep_sockets_short() -> None:

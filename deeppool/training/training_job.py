@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number, seed_number, whole_number
-from deeppool.base.pickling import save_pickled
+from deeppool.base.pickling import load_pickled, save_pickled
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.layer import Granularity
 from deeppool.graph.models.torchvision_operators import define_missing_operators
@@ -173,8 +173,6 @@ def save_job(job: TrainingJob, folder: str | os.PathLike[str]) -> None:
 
 def load_job(folder: str | os.PathLike[str]) -> TrainingJob:
     """Loads a job that the launcher of this process saved."""
-    import cloudpickle
-
     define_missing_operators()
-    job: TrainingJob = cloudpickle.loads((Path(folder) / LAUNCHED).read_bytes())
+    job: TrainingJob = load_pickled(Path(folder) / LAUNCHED)
     return job

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deeppool.base.pickling import save_pickled
+from deeppool.base.pickling import load_pickled, save_pickled
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Input
 from deeppool.graph.models.libraries import (
@@ -168,8 +168,6 @@ def load_model(reference: str, seed: int = 0, folder: str | os.PathLike[str] = "
     """Builds a model by name, or loads one that the launcher of this process saved in ``folder``."""
     if not reference.endswith(PICKLED):
         return build_model(reference, seed)
-    import cloudpickle
-
     define_missing_operators()
-    model: Module = cloudpickle.loads((Path(folder) / reference).read_bytes())
+    model: Module = load_pickled(Path(folder) / reference)
     return model

@@ -9,13 +9,14 @@ from deeppool.collectives.patterns import ALL_REDUCES, LIBRARY
 from deeppool.collectives.schedule import Schedule
 from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.rank import SPAN_DESCRIPTIONS, Command
-from deeppool.execution.training_task import TrainingTask, place_sockets_in, user_task
+from deeppool.execution.training_task import TrainingTask, user_task
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers, take_turn
 from deeppool.interleaving.crossover.memory import JobMemory, check_memory, job_memory
 from deeppool.interleaving.crossover.order import turns
 from deeppool.interleaving.crossover.transfer_queue import TransferQueue
 from deeppool.processes.heartbeat import Activity, Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.worker_sockets import place_sockets_in
 from deeppool.training.training_job import load_job
 
 

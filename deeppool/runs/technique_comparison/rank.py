@@ -22,7 +22,7 @@ from deeppool.execution.rank import Command
 from deeppool.execution.ranks import PLAN
 from deeppool.execution.stages import Stage, stages_of
 from deeppool.execution.trainer import Trainer
-from deeppool.execution.training_task import place_sockets_in, user_task
+from deeppool.execution.training_task import user_task
 from deeppool.execution.worker import serve
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.layer import LayerGraph
@@ -34,6 +34,7 @@ from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.worker_sockets import place_sockets_in
 from deeppool.profiling.network.measure import measure_joined
 from deeppool.profiling.network.patterns import RankContext
 from deeppool.runs.technique_comparison import names
