@@ -71,7 +71,7 @@ class BackgroundWorker:
             self.training.sharing,
             lambda: (BackgroundLimits(*page.limits), page.doing),
             page.count,
-            self._device,
+            self.training.trainer,
             must_stop=self._must_stop,
             wait=None if polls else page.wait,
         )

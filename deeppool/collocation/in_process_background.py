@@ -48,8 +48,9 @@ class InProcessBackground:
         self.training.step()
         self.finished = 0
         """Pieces that have finished so far, without those of the first step."""
-        self._launcher = PieceLauncher(self.training.sharing, self._read, self._count, device, wait=self._wait)
-        self.training.trainer.watcher = self._launcher
+        trainer = self.training.trainer
+        self._launcher = PieceLauncher(self.training.sharing, self._read, self._count, trainer, wait=self._wait)
+        trainer.watcher = self._launcher
         self._clock = device.clock
         self._resumed, self._drained = self._clock.signal(), self._clock.signal()
         self._drained.set()

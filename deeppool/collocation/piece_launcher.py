@@ -2,7 +2,7 @@
 
 A step of the background is a list of pieces: forward, backward and update of each part of its model. On a CPU one is in
 flight at a time and holds the device for its CPU time. A GPU runs behind its host: pieces are in flight until the
-device has passed their stamps, which also time them.
+device has passed their ends, and the trainer's spans time them.
 
 A background in a process of its own waits in one of two ways. At the lowest priority it polls: that delays no other
 process, and a core that sleeps in its gaps would make the foreground slower than one that is kept active. At any other
@@ -13,11 +13,11 @@ longer each time, until the foreground notifies it of new limits or of a wait of
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
-from deeppool.device.protocol import Device
+from deeppool.execution.trainer import RecordedSpan, Trainer
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 
@@ -49,7 +49,7 @@ class PieceLauncher:
         sharing: Sharing,
         foreground: ForegroundState,
         count: Counter,
-        device: Device,
+        trainer: Trainer,
         *,
         must_stop: Callable[[], bool] = lambda: False,
         wait: Callable[[float], bool] | None = None,
@@ -62,7 +62,7 @@ class PieceLauncher:
             sharing: the mechanisms of the gate.
             foreground: reads the state of the foreground before each piece; must be fast.
             count: counts what is done.
-            device: runs the pieces.
+            trainer: runs the pieces.
             must_stop: polled while a piece is delayed; True admits it, as the background stops after this step.
             wait: waits for some seconds or until the foreground notifies, and returns whether it did. Default: a
                 delayed piece polls, as is right at the lowest priority.
@@ -70,14 +70,15 @@ class PieceLauncher:
             used: CPU seconds of this thread.
         """
         self._gate = Gate(sharing)
-        self._foreground, self._count, self._device = foreground, count, device
+        self._foreground, self._count = foreground, count
+        self._trainer, self._device = trainer, trainer.device
         self._must_stop, self._wait = must_stop, wait
-        self._clock, self._used = clock or device.clock.now, used
-        self._in_flight: deque[tuple[Operator, float, Any, Any]] = deque()
-        """Pieces that the device has not passed, with their expected seconds and their stamps."""
+        self._clock, self._used = clock or self._device.clock.now, used
+        self._in_flight: deque[RecordedSpan] = deque()
+        """Pieces that were launched and that the device, as far as is known, has not passed."""
         self._expected: dict[Operator, float] = {}
         self._piece: Operator = ("forward", 0)
-        self._before: Any = 0.0
+        self._before = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -87,10 +88,10 @@ class PieceLauncher:
     def begin(self, kind: SpanKind, stage: int) -> None:
         """Returns when the piece may begin."""
         self._piece = kind, stage
+        self._collect()
         expected = self._expected.get(self._piece, 0.0)
         asked = now = self._clock()
         seconds = MIN_SLEEP
-        self._collect()
         while not self._admits(now, expected):
             if self._must_stop():
                 break
@@ -99,32 +100,29 @@ class PieceLauncher:
             self._collect()
             now = self._clock()
         self._count(held=now - asked)
-        self._gate.launched(now, expected)
-        self._before = self._device.stamp() if self._device.asynchronous else self._used()
+        self._gate.launched(expected)
+        self._before = self._used()
 
     def _admits(self, now: float, expected: float) -> bool:
         limits, doing = self._foreground()
-        queued = sum(seconds for _, seconds, _, _ in self._in_flight)
-        return self._gate.admits(now, limits, doing, expected) and (
-            len(self._in_flight) < 2 or queued < MAX_QUEUED_SECONDS
-        )
+        queued = self._gate.in_flight
+        return self._gate.admits(now, limits, doing, expected) and (len(queued) < 2 or sum(queued) < MAX_QUEUED_SECONDS)
 
     def end(self) -> None:
         """Records that the piece has ended, or was launched."""
         if self._device.asynchronous:
-            expected = self._expected.get(self._piece, 0.0)
-            self._in_flight.append((self._piece, expected, self._before, self._device.stamp()))
+            self._in_flight.append(self._trainer.recorded[-1])
         else:
             self._finish(self._piece, self._used() - self._before)
 
     def _collect(self) -> None:
         """Counts the pieces that the device has passed, without waiting for it."""
-        while self._in_flight and self._device.passed(self._in_flight[0][3]):
-            piece, _, start, end = self._in_flight.popleft()
-            self._finish(piece, self._device.seconds(start, end))
+        while self._in_flight and self._device.passed(self._in_flight[0].end):
+            piece = self._in_flight.popleft()
+            self._finish((piece.kind, piece.stage), self._device.seconds(piece.start, piece.end))
 
     def _finish(self, piece: Operator, seconds: float) -> None:
-        self._gate.finished(self._clock(), seconds)
+        self._gate.finished(seconds)
         known = self._expected.get(piece, seconds)
         self._expected[piece] = known + SMOOTHING * (seconds - known)
         self._count(steps=piece[0] == "update", pieces=1, busy=seconds)

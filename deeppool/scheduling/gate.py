@@ -16,8 +16,8 @@ class Gate:
         self._bucket = TokenBucket()
 
     @property
-    def in_flight(self) -> int:
-        """Pieces that were launched and have not finished."""
+    def in_flight(self) -> tuple[float, ...]:
+        """Expected seconds of the pieces that were launched and have not finished."""
         return self._pacer.in_flight
 
     def admits(self, now: float, limits: BackgroundLimits, doing: Operator | None, expected: float) -> bool:
@@ -36,11 +36,11 @@ class Gate:
             return False
         return self._pacer.admits(expected)
 
-    def launched(self, now: float, expected: float) -> None:
+    def launched(self, expected: float) -> None:
         """Records a launch; ``expected`` as in :meth:`admits`."""
         self._pacer.launched(expected)
         self._bucket.spend(expected)
 
-    def finished(self, now: float, seconds: float) -> None:
+    def finished(self, seconds: float) -> None:
         """Records that the oldest piece in flight has ended after ``seconds`` on the device."""
         self._bucket.spend(seconds - self._pacer.finished())

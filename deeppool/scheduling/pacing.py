@@ -20,9 +20,9 @@ class Pacer:
         self._in_flight: deque[float] = deque()
 
     @property
-    def in_flight(self) -> int:
-        """Number of pieces in flight."""
-        return len(self._in_flight)
+    def in_flight(self) -> tuple[float, ...]:
+        """Expected seconds of the pieces in flight."""
+        return tuple(self._in_flight)
 
     def admits(self, expected: float) -> bool:
         """Whether one more piece of ``expected`` seconds keeps the limits; a single piece may be longer."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, MAX_SLEEP, MIN_SLEEP, PieceLauncher
 from deeppool.device.cpu import CpuDevice
+from deeppool.execution.trainer import RecordedSpan
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import BackgroundLimits
 
@@ -30,11 +32,12 @@ class Machine:
         self.stop: int | None = None
         """The poll at which it must stop."""
         self.foreground, self.page = SharedPage(folder, 0), SharedPage(folder, 0)
+        self.trainer: Any = SimpleNamespace(device=device or CpuDevice(), recorded=[])
         self.launcher = PieceLauncher(
             sharing,
             lambda: (BackgroundLimits(*self.page.limits), self.page.doing),
             self.page.count,
-            device or CpuDevice(),
+            self.trainer,
             must_stop=self.must_stop,
             wait=None if polls else self.sleep,
             clock=self.clock,
@@ -62,8 +65,11 @@ class Machine:
 
     def piece(self, kind: str, stage: int, seconds: float) -> None:
         self.launcher.begin(kind, stage)
+        span = RecordedSpan(kind, stage, kind, self.trainer.device.stamp())
         self.now += seconds
         self.used += seconds
+        span.end = self.trainer.device.stamp()
+        self.trainer.recorded.append(span)
         self.launcher.end()
 
 

@@ -26,9 +26,9 @@ def launches(gate, limits, events):
     for passed, doing, expected, ends, actual in events:
         now += passed
         if ends and in_flight:
-            gate.finished(now, actual * in_flight.pop(0))
+            gate.finished(actual * in_flight.pop(0))
         if gate.admits(now, limits, doing, expected):
-            gate.launched(now, expected)
+            gate.launched(expected)
             in_flight.append(expected)
             yield now, list(in_flight)
 
@@ -44,9 +44,9 @@ def test_pieces_in_flight_keep_both_limits_except_for_a_single_piece(events, pie
 def test_a_piece_longer_than_the_limit_runs_by_itself():
     gate = Gate(Sharing(in_flight=0.001))
     assert gate.admits(0.0, FREE, None, 0.005)
-    gate.launched(0.0, 0.005)
+    gate.launched(0.005)
     assert not gate.admits(0.0, FREE, None, 0.0001)
-    gate.finished(0.005, 0.005)
+    gate.finished(0.005)
     assert gate.admits(0.005, FREE, None, 0.005)
 
 
@@ -87,8 +87,8 @@ def test_a_share_goes_to_gaps_first():
 def _request(gate, now, limits, doing, seconds):
     if not gate.admits(now, limits, doing, seconds):
         return 0.0
-    gate.launched(now, seconds)
-    gate.finished(now, seconds)
+    gate.launched(seconds)
+    gate.finished(seconds)
     return seconds
 
 
@@ -97,8 +97,8 @@ def test_pieces_longer_than_expected_are_paid_for():
     taken = 0.0
     for step in range(10_000):
         if gate.admits(step / 1000, limits, None, 0.001):
-            gate.launched(step / 1000, 0.001)
-            gate.finished(step / 1000, 0.003)
+            gate.launched(0.001)
+            gate.finished(0.003)
             taken += 0.003
     assert taken == pytest.approx(5, rel=0.01)
 

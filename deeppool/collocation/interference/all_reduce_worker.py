@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from deeppool.collocation.interference.kernel_worker import serve
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.heap import keep_memory
 from deeppool.processes.managed_process import CommandChannel
 
 ELEMENT_BYTES = 4
@@ -27,7 +26,6 @@ def main() -> None:
     setup = commands.next()
     device = CpuDevice()
     device.select(setup["rank"])
-    keep_memory()
     # gloo would listen on the machine's public address.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with device.unbound():

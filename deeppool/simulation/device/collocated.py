@@ -258,7 +258,7 @@ class _DeviceSimulation:
             piece = self._pieces[self._next]
             if not self._gate.admits(self.now, self._orders, operator, piece.seconds):
                 return
-            self._gate.launched(self.now, piece.seconds)
+            self._gate.launched(piece.seconds)
             if not self._queue:
                 self._left = piece.seconds
             self._queue.append(piece)
@@ -282,6 +282,6 @@ class _DeviceSimulation:
         self.work += done
         self._left -= done
         if ends:
-            self._gate.finished(self.now, self._queue.popleft().seconds)
+            self._gate.finished(self._queue.popleft().seconds)
             self._left = self._queue[0].seconds if self._queue else 0.0
         return ends
