@@ -1,7 +1,7 @@
 """Runs a plan: one process per rank, connected by torch.distributed.
 
 ranks               starts, commands and ends all ranks
-joined_rank         a rank that has its device and has joined the others, and how such ranks are started
+joined_rank         a rank that has its device and has joined the others
 comparison          … that train in several ways by turns
 worker              entry point of a rank's process
 rank                one rank: its trainer and its commands

@@ -44,6 +44,43 @@ OnStep = Callable[[Message], None]
 """Callback with a rank's ``step`` message."""
 
 
+def start_ranks(
+    group: RankGroup, launcher: Launcher, program: str, ranks: int, *, only: int | None = None, **setup: Any
+) -> None:
+    """Starts a process per rank; :func:`wait_until_joined` waits for them.
+
+    Args:
+        group: the group that they are added to; it ends where one cannot start.
+        launcher: starts them; the files of the run are distributed.
+        program: module that each process runs.
+        ranks: number of ranks.
+        only: the only rank to start; None: all.
+        setup: fields of the command ``setup`` beside the rank's place.
+    """
+    try:
+        for position, rank in enumerate(range(ranks) if only is None else [only]):
+            place = {"rank": rank, "ranks": ranks, "position": position, **asdict(launcher.worker_spec(position))}
+            group.start(program).send("setup", **place, **setup)
+    except BaseException:
+        group.close()
+        raise
+
+
+def wait_until_joined(group: RankGroup, on_wait: Callable[[str], None] | None = None) -> list[Message]:
+    """Waits until every rank is ready and has joined the others; returns their answers.
+
+    Args:
+        group: the ranks.
+        on_wait: called with the ranks that are waited for and what they do, as text.
+
+    Raises:
+        RankFailedError: a rank failed, or did not join the others in time.
+    """
+    return group.collect(
+        "ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS, on_wait=on_wait
+    )
+
+
 class TimedRanks:
     """Ranks whose updates are timed. Leaving its ``with`` block ends every process, whatever happened."""
 
@@ -119,20 +156,7 @@ class Ranks(TimedRanks):
         job_setup["sharing"] = None if sharing is None else asdict(sharing)
         job_setup["shared_pages"] = None if shared_pages is None else str(shared_pages)
         launcher.distribute_files(folder)
-        try:
-            for position, rank in enumerate(range(plan.gpus) if emulate is None else [emulate]):
-                self.group.start(program).send(
-                    "setup",
-                    rank=rank,
-                    ranks=plan.gpus,
-                    position=position,
-                    emulated=emulate is not None,
-                    **job_setup,
-                    **asdict(launcher.worker_spec(position)),
-                )
-        except BaseException:
-            self.group.close()
-            raise
+        start_ranks(self.group, launcher, program, plan.gpus, only=emulate, emulated=self._emulated, **job_setup)
 
     def wait_until_ready(self, on_wait: Callable[[str], None] | None = None) -> None:
         """Waits until every rank has captured the model and joined the others.
@@ -144,9 +168,7 @@ class Ranks(TimedRanks):
             RankFailedError: a rank failed, or did not join the others in time.
             RunError: the ranks order the samples differently.
         """
-        answers = self.group.collect(
-            "ready", START_SECONDS, "while it started", rendezvous_timeout=RENDEZVOUS_SECONDS, on_wait=on_wait
-        )
+        answers = wait_until_joined(self.group, on_wait)
         orders = [answer["order"] for answer in answers]
         other = next((rank for rank, order in enumerate(orders) if order != orders[0]), None)
         if other is not None:

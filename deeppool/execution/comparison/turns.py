@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.errors import InvalidValueError
-from deeppool.execution.joined_rank import start_ranks, wait_until_joined
-from deeppool.execution.ranks import RUNTIME_BYTES
+from deeppool.execution.ranks import RUNTIME_BYTES, start_ranks, wait_until_joined
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message

@@ -6,8 +6,14 @@ from typing import Any
 
 from deeppool.device.protocol import Precision
 from deeppool.errors import RunError
-from deeppool.execution.joined_rank import start_ranks, wait_until_joined
-from deeppool.execution.ranks import DISK_SECONDS, RUNTIME_BYTES, START_SECONDS, TimedRanks
+from deeppool.execution.ranks import (
+    DISK_SECONDS,
+    RUNTIME_BYTES,
+    START_SECONDS,
+    TimedRanks,
+    start_ranks,
+    wait_until_joined,
+)
 from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Message
 from deeppool.training.training_job import TrainingJob, save_job
@@ -51,20 +57,16 @@ class CrossoverRanks(TimedRanks):
         for name, (job, _) in jobs.items():
             self._store(name, job)
         launcher.distribute_files(folder)
-        try:
-            start_ranks(
-                self.group,
-                launcher,
-                program,
-                ranks,
-                device=device,
-                precision=precision,
-                all_reduce=all_reduce,
-                jobs=[{"name": name, "batch": batch} for name, (_, batch) in jobs.items()],
-            )
-        except BaseException:
-            self.group.close()
-            raise
+        start_ranks(
+            self.group,
+            launcher,
+            program,
+            ranks,
+            device=device,
+            precision=precision,
+            all_reduce=all_reduce,
+            jobs=[{"name": name, "batch": batch} for name, (_, batch) in jobs.items()],
+        )
 
     def wait_until_ready(self, on_wait: Callable[[str], None] | None = None) -> tuple[str, list[dict[str, Any]]]:
         """Waits until every rank has made all jobs and joined the others; returns the device's name, and each job's.
