@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.estimates.a100_layers import Sample
+from benchmarks.estimates.naive import naive_seconds
 from deeppool.device.datasheet import GpuSheet, find_gpu
-from deeppool.device.roofline import FITTED, Columns, Efficiency, naive_seconds, peaks
+from deeppool.device.roofline import FITTED, Columns, Efficiency, peaks
 
 Array = NDArray[np.float64]
 A100 = find_gpu("a100-40")

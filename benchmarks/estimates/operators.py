@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.estimates.main import LONG
+from benchmarks.estimates.naive import naive_seconds
 from deeppool.device.datasheet import GPUS, GpuSheet
 from deeppool.device.kernels import SHORT_ROW, Kernel
-from deeppool.device.roofline import FITTED, Columns, naive_seconds
+from deeppool.device.roofline import FITTED, Columns
 
 FILES = ("bmm", "linear", "elem", "ln", "softmax")
 SHEETS = {

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.estimates.naive import naive_seconds
 from benchmarks.estimates.public import Iteration, Throughput, iterations, throughputs
 from deeppool.device.datasheet import find_gpu
-from deeppool.device.roofline import FITTED, Columns, Efficiency, naive_seconds
+from deeppool.device.roofline import FITTED, Columns, Efficiency
 from deeppool.profiling.update_estimate import ACCESSES
 from deeppool.units import format_seconds
 

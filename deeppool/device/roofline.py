@@ -224,13 +224,3 @@ def reaches(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
     single = gpu.reach.tf32 if tf32 and gpu.tf32 else gpu.reach.fp32
     result: Array = np.where(columns.element_size <= 2, gpu.reach.half, single)
     return result
-
-
-def naive_seconds(columns: Columns, gpu: GpuSheet, *, tf32: bool = True) -> Array:
-    """Returns the seconds by the plain roofline: the longer of FLOPs at the peak and bytes at the memory bandwidth.
-
-    No estimate is below it, as bandwidth and products only lose by what kernels reach.
-    """
-    peak = peaks(columns, gpu, tf32=tf32)
-    result: Array = np.maximum(columns.flops / peak, columns.bytes / gpu.bandwidth)
-    return result

@@ -6,10 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from benchmarks.estimates.naive import naive_seconds
 from deeppool.base import serialization
 from deeppool.device.datasheet import GPUS, Reach, find_gpu, gpu_sheet
 from deeppool.device.kernels import Kernel
-from deeppool.device.roofline import FITTED, Columns, naive_seconds
+from deeppool.device.roofline import FITTED, Columns
 from deeppool.errors import DocumentError, InvalidValueError
 
 A100 = replace(find_gpu("a100-40"), reach=Reach(1.0, 1.0, 1.0, 1.0))
