@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
@@ -185,16 +185,12 @@ class TrialRun:
         self.save()
         for result in record.results:
             if result.final_loss is not None and result is not best:
-                self._results[key_of(result.configuration)] = _without_weights(result)
+                self._results[key_of(result.configuration)] = replace(result, checkpoint=None)
                 shutil.rmtree(self._folder_of(result.configuration), ignore_errors=True)
         self.save()
         done = sum(result.final_loss is not None for result in record.results)
         standing = f"best so far {format_configuration(best.configuration)} with loss {best.final_loss:.4f}"
         return f"finished, {done} of {len(record.results)} trials; {standing}"
-
-
-def _without_weights(result: TrialResult) -> TrialResult:
-    return TrialResult(result.configuration, result.steps, result.final_loss, result.ended, None)
 
 
 @contextmanager
