@@ -125,8 +125,7 @@ def synchronise_batch_norm(segment: Segment, group: Group, share: float) -> None
         group: ranks that hold shards of its batch.
         share: this rank's share of the samples.
     """
-    graph = segment.module.graph
-    for node in list(graph.nodes):
+    for node in list(segment.module.graph.nodes):
         if node.target is BATCH_NORM and node.args[5]:
             *tensors, _, momentum, eps, _ = node.args
             replaced: nn.Module = BatchNormOfGroup(momentum, eps, group)
@@ -135,13 +134,7 @@ def synchronise_batch_norm(segment: Segment, group: Group, share: float) -> None
             replaced = InstanceNormOfGroup(constants, group, share)
         else:
             continue
-        name = f"synchronised_{node.name}"
-        segment.module.add_submodule(name, replaced)
-        with graph.inserting_before(node):
-            replacement = graph.call_module(name, tuple(tensors))
-        replacement.meta.update(node.meta)
-        node.replace_all_uses_with(replacement)
-        graph.erase_node(node)
+        segment.replace(node, f"synchronised_{node.name}", replaced, tuple(tensors))
     segment.module.recompile()
 
 

@@ -14,7 +14,7 @@ import hashlib
 import math
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from deeppool.graph.capture.extract import Segment
 from deeppool.graph.capture.sample_layout import SAMPLES, Layout, Samples
@@ -112,24 +112,13 @@ class SampleDropout(nn.Module):
 
 def replace_dropout(segment: Segment, draw: DropoutSeed, samples: range) -> None:
     """Replaces every active dropout operator of a stage by a :class:`SampleDropout` for some samples."""
-    graph = segment.module.graph
-    for node in list(graph.nodes):
+    for node in list(segment.module.graph.nodes):
         if node.target in DROPOUT and node.args[1] > 0 and node.args[2]:
-            name, probability = f"sample_{node.name}", float(node.args[1])
             # Samples are not followed through the loss, which takes outputs with samples first.
             layout = node.meta.get(SAMPLES, FIRST)
-            module = SampleDropout(node.name, probability, draw, samples, layout, node.target)
-            segment.module.add_submodule(name, module)
-            with graph.inserting_before(node):
-                replacement = graph.call_module(name, (node.args[0],))
-            _replace(graph, node, replacement)
+            module = SampleDropout(node.name, float(node.args[1]), draw, samples, layout, node.target)
+            segment.replace(node, f"sample_{node.name}", module, (node.args[0],))
     segment.module.recompile()
-
-
-def _replace(graph: fx.Graph, node: fx.Node, replacement: fx.Node) -> None:
-    replacement.meta.update(node.meta)
-    node.replace_all_uses_with(replacement)
-    graph.erase_node(node)
 
 
 def _word(*parts: object) -> int:

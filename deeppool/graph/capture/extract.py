@@ -28,6 +28,15 @@ class Segment:
     outputs: tuple[fx.Node, ...]
     """Values read by other layers, or the loss."""
 
+    def replace(self, node: fx.Node, name: str, module: torch.nn.Module, arguments: tuple[fx.Node, ...]) -> None:
+        """Replaces an operator of its module by a module of that name; the caller recompiles it."""
+        self.module.add_submodule(name, module)
+        with self.module.graph.inserting_before(node):
+            replacement = self.module.graph.call_module(name, arguments)
+        replacement.meta.update(node.meta)
+        node.replace_all_uses_with(replacement)
+        self.module.graph.erase_node(node)
+
 
 def extract(captured: CapturedModel, layers: Iterable[int]) -> Segment:
     """Extracts the sub-program of some layers, with the sizes and parameters that depend on no data.
