@@ -5,10 +5,10 @@ One that ends is not the end of the run: it is reported once, in a message, and 
 
 import queue
 from collections.abc import Collection
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from deeppool.base.cancellation import wait
-from deeppool.processes.launcher import WorkerSpec
+from deeppool.processes.launcher import Launcher
 from deeppool.processes.managed_process import Inbox, Message, ProcessHandle, close_all
 
 START_SECONDS = 300.0
@@ -16,19 +16,6 @@ START_SECONDS = 300.0
 
 BACKGROUND = "deeppool.collocation.background_process"
 """Module that the process of a background job runs."""
-
-HandleT = TypeVar("HandleT", bound=ProcessHandle)
-HandleT_co = TypeVar("HandleT_co", bound=ProcessHandle, covariant=True)
-
-
-class Starter(Protocol[HandleT_co]):
-    """The part of a :class:`~deeppool.processes.launcher.Launcher` that starts processes."""
-
-    def worker_spec(self, rank: int) -> WorkerSpec:
-        """Returns the resources of one rank."""
-
-    def start(self, rank: int, module: str, name: str, inbox: Inbox | None = None) -> HandleT_co:
-        """Starts ``python -m module`` on the machine of a rank."""
 
 
 class HelperProcesses:
@@ -41,7 +28,7 @@ class HelperProcesses:
         self._failures: dict[int, Message] = {}
         """By rank what a process reported that is about to end."""
 
-    def start(self, launcher: Starter[HandleT], rank: int, module: str, name: str, **setup: Any) -> HandleT:
+    def start(self, launcher: Launcher, rank: int, module: str, name: str, **setup: Any) -> ProcessHandle:
         """Starts the process beside a rank, which has none.
 
         Args:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from deeppool.base.sharing import Sharing
 from deeppool.collocation import containment
@@ -28,7 +28,7 @@ from deeppool.collocation.job_queue import BackgroundJob, JobQueue, save_backgro
 from deeppool.device.kinds import find_kind
 from deeppool.execution import checkpoint
 from deeppool.processes.launcher import LocalLauncher
-from deeppool.processes.managed_process import Message
+from deeppool.processes.managed_process import ManagedProcess, Message
 from deeppool.processes.shared_page import SharedPage
 from deeppool.records.training_record import BackgroundOutcome
 from deeppool.units import format_bytes
@@ -178,7 +178,8 @@ class Supervisor:
             history.update(ended=f"it could not be started: {error.strerror}")
             self._report(rank, job, history.record.ended)
             return
-        self._running[rank] = JobProcess(history, handle, ResourceWatch(job.budget))
+        # Of this machine, as its launcher is local.
+        self._running[rank] = JobProcess(history, cast(ManagedProcess, handle), ResourceWatch(job.budget))
         checkpoints = None if job.checkpoints is None else str(Path(job.checkpoints).absolute())
         handle.send("serve", steps=job.steps, checkpoints=checkpoints, every=job.checkpoint_every)
         history.update(ended="running")
