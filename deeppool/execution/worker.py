@@ -7,7 +7,7 @@ Answers: ``ready``; ``step`` after each update of rank 0, or of every rank on re
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 # Every rank reads its plan and captures its model; a fork server loads what that needs once for all of them.
 import cloudpickle  # noqa: F401
@@ -15,9 +15,8 @@ import torch._export.non_strict_utils
 import torch.export._trace  # noqa: F401
 
 from deeppool.base import serialization
-from deeppool.device.protocol import Stream
-from deeppool.execution.communicator import Communicator
 from deeppool.execution.failure_report import report_failure
+from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.rank import Command, Rank
 from deeppool.graph.capture.warm_up import warm_up
 from deeppool.planning.plan import Plan
@@ -28,29 +27,7 @@ from deeppool.processes.managed_process import CommandChannel, Message
 serialization.adapter(Plan)
 before_forks.register(warm_up)
 WAITING = "waiting for a command"
-
-
-class Served(Protocol):
-    """A rank whose commands are executed."""
-
-    @property
-    def stream(self) -> Stream:
-        """Stream on which its commands run."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """Ends when its commands do."""
-
-    @property
-    def commands(self) -> Mapping[str, Command]:
-        """All commands by name."""
-
-    @property
-    def ready(self) -> Mapping[str, Any]:
-        """Fields of the answer that it is ready."""
-
-
-RankType = TypeVar("RankType", bound=Served)
+RankType = TypeVar("RankType", bound=Rank | JoinedRank)
 
 
 def main(extra_commands: Callable[[Rank], Mapping[str, Command]] = lambda rank: {}) -> None:
