@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from deeppool.base.timeline import SpanKind
 from deeppool.collectives.perform.process_group import COLLECTIVE_TIMEOUT, init_process_group, new_group
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.schedule import Schedule
@@ -37,30 +36,12 @@ class Group(Protocol):
         """Ends the group."""
 
 
-class Replay(Protocol):
-    """Follows the iterations of a rank whose others are emulated. Ranks that exist synchronise by their messages."""
-
-    def begin(self) -> None:
-        """Marks the start of an iteration."""
-
-    def enter(self, kind: SpanKind, stage: int) -> None:
-        """Marks the start of a span; waits until this rank may compute a stage whose inputs have arrived."""
-
-    def leave(self, kind: SpanKind, stage: int) -> float:
-        """Marks the end of a span; returns when its last rank had started it (``time.perf_counter``), 0 if unknown."""
-
-    def end(self) -> None:
-        """Marks the end of the iteration on this rank."""
-
-
 class Communicator(Protocol):
     """All ranks of a training. Those that exist make the same calls in the same order."""
 
     rank: int
     """Rank of this process."""
     ranks: int
-    replay: Replay | None
-    """Follows the iterations, where the other ranks are emulated."""
 
     def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Creates a group of two or more ranks; ranks outside it call this too.
@@ -93,8 +74,6 @@ class Communicator(Protocol):
 
 class ProcessGroup:
     """All ranks of torch.distributed, which must be initialised."""
-
-    replay: Replay | None = None
 
     def __init__(self, device: Device) -> None:
         """Reads rank and world size."""
@@ -194,7 +173,6 @@ class SingleRank:
     """A training of one rank, without torch.distributed."""
 
     rank, ranks = 0, 1
-    replay: Replay | None = None
 
     def group(self, ranks: Sequence[int], *, schedules: bool = False) -> Group:
         """Raises: a single rank has no groups."""

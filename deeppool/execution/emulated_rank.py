@@ -16,7 +16,7 @@ from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import device_of
 from deeppool.device.transfer import PendingWork
 from deeppool.errors import RunError
-from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer, Replay
+from deeppool.execution.communicator import CompletedWork, Group, P2PBuffer
 from deeppool.execution.replay_schedule import START, Event, EventTime, ReplaySchedule, replay_schedule
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
@@ -44,7 +44,6 @@ class EmulatedCommunicator:
             event_times: times what the rank computes, and waits. Default: by the host's clock.
         """
         self.rank, self.ranks = rank, ranks
-        self.replay: Replay | None = self
         self._schedule, self._times = schedule, event_times or HostEventTimes()
         self._together = True
         """Whether the other ranks start the next iteration with this one; otherwise they did not wait for it."""
@@ -81,7 +80,7 @@ class EmulatedCommunicator:
         self._remaining = list(self._schedule.computations)[::-1]
 
     def enter(self, kind: SpanKind, stage: int) -> None:
-        """Marks the start of a span; one that computes waits for its turn.
+        """Marks the start of a span; one that computes waits until this rank may.
 
         It does even if all inputs are available: the plan may order the stage after a layer on another rank.
         """
@@ -90,7 +89,7 @@ class EmulatedCommunicator:
         self._transfer_start, self._stage = 0.0, stage
 
     def leave(self, kind: SpanKind, stage: int) -> float:
-        """Records the end of a computation."""
+        """Marks the end of a span; returns when its last rank had started it (``time.perf_counter``), 0 if unknown."""
         if kind in ("forward", "backward"):
             self._times.mark((kind, stage))
             expected = self._remaining.pop()

@@ -27,6 +27,7 @@ from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
 from deeppool.execution.communicator import Communicator
+from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, ScheduleChoice, buckets_of_parts, make_buckets
@@ -112,7 +113,9 @@ class Trainer:
         self._stage_of: Sequence[int] = range(len(stages))
         if divide_stages is not None:
             self.parts, self._stage_of = divided(captured, stages, divide_stages)
-        self.communicator, self._replay = communicator, communicator.replay
+        self.communicator = communicator
+        # Ranks that exist synchronise by their messages.
+        self._replay = communicator if isinstance(communicator, EmulatedCommunicator) else None
         self.rank = rank = communicator.rank
         self.ranks = communicator.ranks
         self.precision = precision
