@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from deeppool.base.sharing import Sharing
 from deeppool.device.protocol import Device, Stream
-from deeppool.device.sm_share import SmShare, sm_share
+from deeppool.device.sm_share import sm_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,8 @@ class BackgroundStream:
     stream: Stream
     granted: str | None = None
     """Priority and multiprocessors that a GPU granted; None on a CPU, where the operating system shares the core."""
-    part: SmShare | None = None
-    """What must live as long as the stream."""
-
-    @property
-    def problem(self) -> str | None:
-        """Reason why a share that was asked for was not granted, or None."""
-        return None if self.part is None else self.part.problem
+    problem: str | None = None
+    """Reason why a share that was asked for was not granted, or None."""
 
 
 def background_stream(device: Device, sharing: Sharing) -> BackgroundStream:
@@ -30,4 +25,4 @@ def background_stream(device: Device, sharing: Sharing) -> BackgroundStream:
         return BackgroundStream(stream, f"stream priority {stream.priority}" if device.asynchronous else None)
     part = sm_share(device, sharing.share)
     granted = f"stream priority {part.stream.priority}, {part}" if device.asynchronous else None
-    return BackgroundStream(part.stream, granted, part)
+    return BackgroundStream(part.stream, granted, part.problem)
