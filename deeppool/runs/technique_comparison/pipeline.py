@@ -2,24 +2,22 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from deeppool.errors import InvalidValueError
-from deeppool.execution.trainer import RawSpan
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.graph.layer import LayerGraph
+from deeppool.runs.technique_comparison.steps import Steps
 from deeppool.training.training_job import TrainingJob
 
 
-class PipelineSteps:
+class PipelineSteps(Steps):
     """One stage of a pipeline of torch, with a micro-batch for each rank."""
-
-    spans: ClassVar[list[RawSpan]] = []
 
     def __init__(
         self,
@@ -76,12 +74,6 @@ class PipelineSteps:
             self._schedule.step()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-
-    def drain(self) -> None:
-        """Does nothing: every step is complete."""
-
-    def close(self) -> None:
-        """Does nothing: the process group is that of all ranks."""
 
 
 def splits(graph: LayerGraph, model: nn.Module, parts: Sequence[Sequence[int]]) -> list[str]:

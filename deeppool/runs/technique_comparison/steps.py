@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,15 +24,17 @@ Read = Callable[[], tuple[torch.Tensor, ...]]
 """Reads the next samples."""
 
 
-class Steps(Protocol):
-    """Training by one way on one rank."""
+class Steps:
+    """Training by one way on one rank; this one records no spans, and completes every round at once."""
 
     def step(self) -> None:
         """Makes a round, whose end may be left for the next."""
+        raise NotImplementedError
 
     @property
     def spans(self) -> list[RawSpan]:
         """Spans of the last round, or of as many as it takes to see them overlap; empty where none are recorded."""
+        return []
 
     def drain(self) -> None:
         """Completes the round that is under way."""
@@ -64,10 +66,8 @@ class TimedSteps:
         self._steps.close()
 
 
-class TraineeSteps:
+class TraineeSteps(Steps):
     """Steps of a method of sending gradients."""
-
-    spans: ClassVar[list[RawSpan]] = []
 
     def __init__(self, trainee: Trainee, read: Read) -> None:
         """Takes the training, and what reads this rank's samples."""
@@ -86,7 +86,7 @@ class TraineeSteps:
         self._trainee.close()
 
 
-class TrainerSteps:
+class TrainerSteps(Steps):
     """Steps of a plan, or of two waves."""
 
     def __init__(self, trainer: Trainer, batch: Callable[[], Batch]) -> None:
@@ -114,10 +114,8 @@ class TrainerSteps:
         self._trainer.close()
 
 
-class CrossoverSteps:
+class CrossoverSteps(Steps):
     """Turns of several jobs: one step of each."""
-
-    spans: ClassVar[list[RawSpan]] = []
 
     def __init__(self, jobs: list[JobOnRank], close: Callable[[], None]) -> None:
         """Takes the jobs, and what ends their common queue."""
@@ -141,7 +139,7 @@ class CrossoverSteps:
         self._close()
 
 
-class PartitionSteps:
+class PartitionSteps(Steps):
     """Steps of partitions that rotate over the ranks."""
 
     def __init__(self, training: WaveletModelParallel, batch: Callable[[], Batch]) -> None:
@@ -156,9 +154,6 @@ class PartitionSteps:
     def spans(self) -> list[RawSpan]:
         """Spans of the last update."""
         return self._training.spans
-
-    def drain(self) -> None:
-        """Does nothing: every step is complete."""
 
     def close(self) -> None:
         """Ends the groups."""
