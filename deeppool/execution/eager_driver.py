@@ -19,6 +19,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.execution.eager_replica import Join
 from deeppool.execution.gradient_vector import GradientVector
 from deeppool.execution.partial_all_reduce import OneRankSum, PartialAllReduce, PartialSum
+from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 from deeppool.training.group_state import StepsOfSome
 from deeppool.training.step import Batch
@@ -59,8 +60,8 @@ class SharedVector:
             self.sums.restore(torch.cat([parts[name] for name in self.named]), state["gradients"])
 
 
-class EagerDriver:
-    """Iterations of one rank; a :class:`deeppool.execution.sync_driver.SyncDriver`."""
+class EagerDriver(SyncDriver):
+    """Iterations of one rank; gradients that no round has taken go into one of the next iterations."""
 
     def __init__(self, trainer: Trainer, join: Join, *, average_every: int | None = None, latest: bool = False) -> None:
         """Joins the ranks of each set; all ranks call it.
@@ -75,8 +76,8 @@ class EagerDriver:
             InvalidValueError: the training needs all gradients of an update, or all ranks, at once.
         """
         _check(trainer)
-        self.transfers = None
-        self._trainer, self._make_sum = trainer, join
+        super().__init__(trainer)
+        self._make_sum = join
         self._average_every, self._latest = average_every, latest
         self._everywhere = len({stage.layout.gpus for stage in trainer.stages}) == 1
         self._vectors = list(self._join())
@@ -103,9 +104,6 @@ class EagerDriver:
             self._update(position, shared, each)
         self._finish(number + 1)
         return loss
-
-    def drain(self) -> None:
-        """Does nothing: gradients that no round has taken go into one of the next iterations."""
 
     def state(self) -> dict[str, Any]:
         """Returns the gradients that no round has taken; with ``latest`` delivery, makes the replicas equal first."""

@@ -16,13 +16,14 @@ from deeppool.device.transfer import PendingWork
 from deeppool.errors import InvalidValueError
 from deeppool.execution.communicator import Communicator, Group
 from deeppool.training.bucket import SPARSE, Bucket
+from deeppool.training.gradient_sum import GradientSum
 
 ScheduleChoice = Callable[[int, int], Schedule | None]
 """Returns the schedule of an all-reduce of some ranks and bytes; None: the library's own all-reduce."""
 
 
-class GradientSync:
-    """One rank's side of all all-reduces of an update; a :class:`deeppool.training.step.GradientSum`."""
+class GradientSync(GradientSum):
+    """One rank's side of all all-reduces of an update."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ from deeppool.graph.capture.extract import Segment, extract
 from deeppool.records.transfer_plan import TransferPlan
 from deeppool.scheduling.background_limits import Operator
 from deeppool.training.bucket import Bucket
-from deeppool.training.step import Batch, Part, TrainingStep
+from deeppool.training.step import Batch, Monitor, Part, TrainingStep
 from deeppool.training.training_job import Training
 from deeppool.training.update import Update
 
@@ -73,7 +73,7 @@ class Watcher(Protocol):
         """Marks the end of the part."""
 
 
-class Trainer:
+class Trainer(Monitor):
     """Runs the iterations of one rank; owns its groups of ranks, and its training step."""
 
     def __init__(
@@ -187,7 +187,7 @@ class Trainer:
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self._driver = None if make_driver is None else make_driver(self)
+        self._driver = (make_driver or SyncDriver)(self)
 
     @property
     def update(self) -> Update:
@@ -202,24 +202,19 @@ class Trainer:
         self.recorded = []
         if self._replay is not None:
             self._replay.begin()
-        if self._driver is not None:
-            loss = self._driver.iterate(batches)
-        else:
-            loss = self.gradients(batches)
-            self.step.update()
+        loss = self._driver.iterate(batches)
         if self._replay is not None:
             self._replay.end()
         return loss
 
     def drain(self) -> None:
         """Completes the updates of all iterations; before it, parameters may be those of an earlier one."""
-        if self._driver is not None:
-            self._driver.drain()
+        self._driver.drain()
 
     @property
     def transfers(self) -> TransferPlan | None:
         """Plan of the transfers, where a driver has made one."""
-        return None if self._driver is None else self._driver.transfers
+        return self._driver.transfers
 
     def gradients(self, batches: Sequence[Batch]) -> float:
         """Runs forward, backward and all-reduces of one update; returns as :meth:`iterate` does.
@@ -257,12 +252,11 @@ class Trainer:
 
     def sync_state(self) -> dict[str, Any]:
         """Returns what the driver adds to a checkpoint; all ranks call it."""
-        return {} if self._driver is None else self._driver.state()
+        return self._driver.state()
 
     def restore_sync(self, states: Sequence[dict[str, Any]]) -> None:
         """Restores what :meth:`sync_state` returned on each rank of an earlier run."""
-        if self._driver is not None:
-            self._driver.restore(states)
+        self._driver.restore(states)
 
     @property
     def computed_share(self) -> float:
@@ -271,8 +265,7 @@ class Trainer:
 
     def close(self) -> None:
         """Closes the groups; every rank calls it, in the same order with other users of its communicator."""
-        if self._driver is not None:
-            self._driver.close()
+        self._driver.close()
         self.step.close()
         self.gradient_sync.close()
 

@@ -28,7 +28,6 @@ with its update, and only order, batches and patterns differ from the default.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,6 +50,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
 from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.plan_trial import PlanTrial
+from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 from deeppool.records.transfer_plan import PartTimes, TransferPlan
 from deeppool.training.bucket import Bucket
@@ -143,7 +143,7 @@ class TransferScheduler:
         return TransferDriver(trainer, self, network)
 
 
-class TransferDriver:
+class TransferDriver(SyncDriver):
     """Iterations of one rank: first measured ones, then by plans of transfers, of which the fastest is kept."""
 
     def __init__(self, trainer: Trainer, method: TransferScheduler, network: Network) -> None:
@@ -154,8 +154,8 @@ class TransferDriver:
             method: makes the plans.
             network: prices transfers; the same on all ranks.
         """
-        self.transfers: TransferPlan | None = None
-        self._trainer, self._step = trainer, trainer.step
+        super().__init__(trainer)
+        self._step = trainer.step
         self._method, self._network = method, network
         self._updates = 0
         self._compute = torch.zeros(2, len(trainer.parts), dtype=torch.float64)
@@ -187,16 +187,6 @@ class TransferDriver:
         if self._step.pending():
             self._step.finish_sync()
             self._step.update()
-
-    def state(self) -> dict[str, Any]:
-        """Returns nothing: updates are complete, and a resumed training measures again."""
-        return {}
-
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
     def _update(self, part: int) -> None:
         """Completes the update of the parameters that no earlier part uses."""

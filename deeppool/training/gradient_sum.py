@@ -1,15 +1,14 @@
 """The sum of gradients over the ranks that computed a part of them."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
 from deeppool.training.bucket import Bucket
 
 
-class GradientSum(Protocol):
-    """Sums gradients over the ranks of a bucket."""
+class GradientSum:
+    """Sums gradients over the ranks of a bucket; this one is of a single rank, and has nothing to do."""
 
     def start(self, bucket: Bucket) -> None:
         """Starts to replace the gradients of a bucket by their sums."""
@@ -19,23 +18,7 @@ class GradientSum(Protocol):
 
     def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:
         """Returns the names of the patterns by which buckets are summed; none: by the library's own all-reduce."""
-
-    def total(self, tensor: torch.Tensor) -> None:
-        """Replaces a tensor by its sum over all ranks."""
-
-
-class OneRank:
-    """The sum over a single rank."""
-
-    def start(self, bucket: Bucket) -> None:
-        """Does nothing."""
-
-    def finish(self, bucket: Bucket) -> None:
-        """Does nothing."""
-
-    def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:
-        """Returns none."""
         return ()
 
     def total(self, tensor: torch.Tensor) -> None:
-        """Does nothing."""
+        """Replaces a tensor by its sum over all ranks."""

@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import fx
@@ -31,7 +30,7 @@ from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment
 from deeppool.training.bucket import Announcer, Bucket, OnReady
 from deeppool.training.dropout import DropoutSeed, replace_dropout
-from deeppool.training.gradient_sum import GradientSum, OneRank
+from deeppool.training.gradient_sum import GradientSum
 from deeppool.training.graph_replay import fixed_inputs, replayed
 from deeppool.training.precision import boundary_types
 from deeppool.training.segment_run import SegmentPass, SegmentRun
@@ -56,25 +55,15 @@ class Part:
     """Whether it may become a graph of the device: it does not wait for other ranks inside."""
 
 
-class Monitor(Protocol):
-    """Observes a step."""
+class Monitor:
+    """Observes a step; this one observes nothing."""
 
     def span(self, kind: SpanKind, part: int, name: str) -> AbstractContextManager[None]:
         """Encloses some work: its kind, the part of the model, and a name."""
-
-    def reading(self, part: int) -> None:
-        """Marks the start of reading samples."""
-
-
-class Unmonitored:
-    """Observes nothing."""
-
-    def span(self, kind: SpanKind, part: int, name: str) -> AbstractContextManager[None]:
-        """Returns a null context."""
         return nullcontext()
 
     def reading(self, part: int) -> None:
-        """Does nothing."""
+        """Marks the start of reading samples."""
 
 
 class TrainingStep:
@@ -114,8 +103,8 @@ class TrainingStep:
         self.parts = parts
         parameters = dict(captured.program.named_parameters())
         place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        self._flow, self._sum = flow, gradient_sum or OneRank()
-        self.monitor = monitor or Unmonitored()
+        self._flow, self._sum = flow, gradient_sum or GradientSum()
+        self.monitor = monitor or Monitor()
         placeholders = [node for node in captured.program.graph.nodes if node.op == "placeholder"]
         self._data = {node: position for position, node in enumerate(placeholders)}
         self.types = boundary_types(captured, [part.segment for part in parts], precision)

@@ -19,16 +19,14 @@ import torch
 
 from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
+from deeppool.execution.sync_driver import SyncDriver
 from deeppool.execution.trainer import Trainer
 from deeppool.interleaving.wavelet.wave import WAVES, Pass, Wave
-from deeppool.records.transfer_plan import TransferPlan
 from deeppool.training.step import Batch
 
 
-class WaveDriver:
-    """Orders both waves of one rank; a :class:`deeppool.execution.sync_driver.SyncDriver`."""
-
-    transfers: TransferPlan | None = None
+class WaveDriver(SyncDriver):
+    """Orders both waves of one rank."""
 
     def __init__(self, trainer: Trainer) -> None:
         """Copies the trainer's replica.
@@ -37,7 +35,7 @@ class WaveDriver:
             InvalidValueError: the plan is not data parallel over all ranks, or the rule cannot be followed in waves.
         """
         _check(trainer)
-        self._trainer = trainer
+        super().__init__(trainer)
         replicas = ((trainer.captured, trainer.step), trainer.replica())
         # Parameters are placed on the stream of the main thread.
         trainer.device.synchronize_stream()

@@ -13,7 +13,7 @@ from deeppool.device.clock import Clock
 from deeppool.device.protocol import Stream
 from deeppool.execution.trainer import RecordedSpan, Trainer
 from deeppool.graph.capture.capture import CapturedModel
-from deeppool.training.step import Batch, TrainingStep
+from deeppool.training.step import Batch, Monitor, TrainingStep
 
 WAVES = ("tick", "tock")
 
@@ -171,7 +171,7 @@ class Wave:
         self.step.close()
 
 
-class _WaveMonitor:
+class _WaveMonitor(Monitor):
     """Records spans of a wave. Those of its thread are named by the wave; the rank's activity is the main thread's."""
 
     def __init__(self, name: str, trainer: Trainer) -> None:
@@ -188,6 +188,3 @@ class _WaveMonitor:
         started = clock.now()
         yield
         self._trainer.recorded.append(RecordedSpan(kind, part, f"{name} ({self._name})", started, clock.now()))
-
-    def reading(self, part: int) -> None:
-        """Does nothing: the main thread has read the samples."""
