@@ -98,7 +98,7 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
         RunError: a parameter is NaN or infinite, so that training could not resume from it.
         DocumentError: it cannot be written.
     """
-    sync_state = trainer.sync_state()
+    sync_state = trainer.driver.state()
     for name in trainer.first_owned:
         value = trainer.state[name]
         if value.requires_grad and not bool(value.isfinite().all()):
@@ -192,7 +192,7 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
         if update.schedule is not None and schedule is not None:
             update.schedule.load_state_dict(schedule)
     # Earlier versions, and trainings that sum in each iteration, have nothing left over.
-    trainer.restore_sync([shard.get("gradient_sync", {}) for shard in shards])
+    trainer.driver.restore([shard.get("gradient_sync", {}) for shard in shards])
     # A plan of another precision starts with the scale that it would start with.
     if update.scale.enabled and record.loss_scale is not None:
         update.scale.factor, update.scale.good = record.loss_scale, record.updates_since_scaled

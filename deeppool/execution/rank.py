@@ -189,7 +189,7 @@ class Rank:
             if control is not None:
                 self._begin_controlled(control, commands)
                 bounds.append(control.number)
-            followed.append(self.trainer.transfers)
+            followed.append(self.trainer.driver.transfers)
             # No wider: this process may capture a background, too.
             with self.device.arithmetic(self.trainer.precision):
                 losses.append(self.trainer.iterate([self._batch] * self._task.training.accumulation))
@@ -201,12 +201,12 @@ class Rank:
             if reports is not None:
                 reports.add(self._report_of(losses[-1], seconds))
         # Checkpoints, evaluations and other plans follow a command, and find all updates complete.
-        self.trainer.drain()
+        self.trainer.driver.drain()
         if reports is not None:
             reports.close()
         self.device.synchronize_stream()
         ended, cores = time.perf_counter(), self.core_seconds() - used
-        times, spans = record.seconds(), record.spans()
+        times, spans, transfers = record.seconds(), record.spans(), self.trainer.driver.transfers
         if control is not None:
             control.pause(self.trainer, record)
         elif self.foreground_control is not None and message["awake"]:
@@ -223,8 +223,8 @@ class Rank:
             ],
             "bounds": bounds,
             "run_delays": delays,
-            "transfers": None if self.trainer.transfers is None else serialization.to_json(self.trainer.transfers),
-            "by_transfers": [transfers is self.trainer.transfers for transfers in followed],
+            "transfers": transfers and serialization.to_json(transfers),
+            "by_transfers": [each is transfers for each in followed],
             "governor": None if control is None else control.results(self.trainer.stages),
         }
 

@@ -27,7 +27,7 @@ class SyncDriver:
         return loss
 
     def drain(self) -> None:
-        """Completes the updates of all iterations; all ranks call it."""
+        """Completes the updates of all iterations, as parameters may be those of an earlier one; all ranks call it."""
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint needs beside parameters and optimizer, as tensors and plain values by name.

@@ -36,7 +36,6 @@ from deeppool.execution.stages import Division, Stage, divided
 from deeppool.execution.sync_driver import SyncDriver
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
-from deeppool.records.transfer_plan import TransferPlan
 from deeppool.scheduling.background_limits import Operator
 from deeppool.training.bucket import Bucket
 from deeppool.training.step import Batch, Monitor, Part, TrainingStep
@@ -187,7 +186,8 @@ class Trainer(Monitor):
             rest = {name: value for name, value in names.items() if name not in owners}
             self.state |= rest
             self.first_owned += rest
-        self._driver = (make_driver or SyncDriver)(self)
+        self.driver = (make_driver or SyncDriver)(self)
+        """Orders the parts of an iteration."""
 
     @property
     def update(self) -> Update:
@@ -197,24 +197,15 @@ class Trainer(Monitor):
     def iterate(self, batches: Sequence[Batch]) -> float:
         """Runs one update on some global batches; returns this rank's part of their mean loss.
 
-        A driver may leave some of the update for the next iteration, or for :meth:`drain`.
+        A driver may leave some of the update for the next iteration, or for its ``drain``.
         """
         self.recorded = []
         if self._replay is not None:
             self._replay.begin()
-        loss = self._driver.iterate(batches)
+        loss = self.driver.iterate(batches)
         if self._replay is not None:
             self._replay.end()
         return loss
-
-    def drain(self) -> None:
-        """Completes the updates of all iterations; before it, parameters may be those of an earlier one."""
-        self._driver.drain()
-
-    @property
-    def transfers(self) -> TransferPlan | None:
-        """Plan of the transfers, where a driver has made one."""
-        return self._driver.transfers
 
     def gradients(self, batches: Sequence[Batch]) -> float:
         """Runs forward, backward and all-reduces of one update; returns as :meth:`iterate` does.
@@ -250,14 +241,6 @@ class Trainer(Monitor):
             monitor=self,
         )
 
-    def sync_state(self) -> dict[str, Any]:
-        """Returns what the driver adds to a checkpoint; all ranks call it."""
-        return self._driver.state()
-
-    def restore_sync(self, states: Sequence[dict[str, Any]]) -> None:
-        """Restores what :meth:`sync_state` returned on each rank of an earlier run."""
-        self._driver.restore(states)
-
     @property
     def computed_share(self) -> float:
         """This rank's share of the samples whose loss it computed in the last iteration."""
@@ -265,7 +248,7 @@ class Trainer(Monitor):
 
     def close(self) -> None:
         """Closes the groups; every rank calls it, in the same order with other users of its communicator."""
-        self._driver.close()
+        self.driver.close()
         self.step.close()
         self.gradient_sync.close()
 

@@ -336,7 +336,7 @@ def prepare(
         if resumed is not None:
             load(trainer, resumed)
         losses = [trainer.iterate([read(data) for data in batches_of(case, update)]) for update in updates]
-        trainer.drain()
+        trainer.driver.drain()
         optimizer = trainer.update.optimizer
         groups = [] if optimizer is None else optimizer.param_groups
         return Answer(losses, tuple(float(group["lr"]) for group in groups), save_shard(trainer, partial))

@@ -162,7 +162,7 @@ class OnDevice:
                 record.lap()
                 if controlled:
                     self.control.end(record)
-            self.trainer.drain()
+            self.trainer.driver.drain()
             self.device.synchronize_stream()
             seconds = self.device.clock.now() - started
             if controlled:

@@ -204,7 +204,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
                 )
             )
         unfinished = len(trainer.step.pending())
-        trainer.drain()
+        trainer.driver.drain()
         assert not trainer.step.pending()
         mine = {name for part in parts for name in names_of(captured, part) if rank in part.layout.gpus}
         state = {name: value.cpu() for name, value in captured.source.state_dict().items() if name in mine}
@@ -215,7 +215,7 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
                 "losses": torch.tensor(losses, dtype=torch.float64),
                 "scale": scale,
                 "unfinished": unfinished,
-                "transfers": trainer.transfers and json.dumps(serialization.to_json(trainer.transfers)),
+                "transfers": trainer.driver.transfers and json.dumps(serialization.to_json(trainer.driver.transfers)),
             },
             Path(folder, f"{rule.name}-{rank}.pt"),
         )

@@ -87,12 +87,12 @@ def train_waves(captured: CapturedModel, device: Device, batch: int, *, waves: i
         recorded = []
         for iteration in range(WARM_UP + TIMED):
             if iteration == WARM_UP:
-                trainer.drain()
+                trainer.driver.drain()
                 device.synchronize()
                 started = device.clock.now()
             trainer.iterate([lambda samples: data])
             recorded.append(trainer.recorded)
-        trainer.drain()
+        trainer.driver.drain()
         device.synchronize()
         seconds = (device.clock.now() - started) / TIMED
         spans = [span for each in recorded for span in trainer.timed(each)]

@@ -107,7 +107,7 @@ class TrainerSteps(Steps):
 
     def drain(self) -> None:
         """Completes the updates of all iterations."""
-        self._trainer.drain()
+        self._trainer.driver.drain()
 
     def close(self) -> None:
         """Ends the groups."""

@@ -34,7 +34,7 @@ def main() -> None:
     data = torch.zeros(BATCH, 8), torch.zeros(BATCH, dtype=torch.int64)
     for _ in range(6):
         trainer.iterate([lambda shard: data])
-    trainer.drain()
+    trainer.driver.drain()
     trainer.close()
     lines = Path("/proc/self/status").read_text().splitlines()
     print(1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1]))

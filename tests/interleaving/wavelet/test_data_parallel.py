@@ -205,8 +205,8 @@ def test_weights_that_no_gradient_reaches_do_not_decay() -> None:
     trainer = Trainer(captured, [stage], SingleRank(), rule, make_driver=WaveDriver)
     for _ in range(4):
         trainer.iterate([lambda samples: (torch.ones(len(samples), 4), torch.zeros(len(samples), dtype=torch.int64))])
-    trainer.drain()
-    for wave in trainer._driver.waves:
+    trainer.driver.drain()
+    for wave in trainer.driver.waves:
         for name, value in wave.values.items():
             assert torch.equal(value, before[name]) == name.startswith("side"), name
     trainer.close()

@@ -40,7 +40,7 @@ def train(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: str
             if split and update == split:
                 trainer, driver = resume(trainer, driver, lambda rule=rule: make(rule, ranks, kind))
             losses.append(trainer.iterate([batch_of(rule, update)]))
-        trainer.drain()
+        trainer.driver.drain()
         torch.save(
             {
                 "replicas": [{name: value.detach().cpu() for name, value in w.values.items()} for w in driver.waves],
@@ -90,9 +90,9 @@ def resume(
     trainer: Trainer, driver: WaveDriver, again: Callable[[], tuple[Trainer, WaveDriver]]
 ) -> tuple[Trainer, WaveDriver]:
     """Returns a new trainer in the state of the old one, as a checkpoint would restore it."""
-    trainer.drain()
+    trainer.driver.drain()
     found: list = [None] * trainer.ranks
-    dist.all_gather_object(found, (trainer.sync_state(), trainer.update.optimizer.state_dict()))
+    dist.all_gather_object(found, (trainer.driver.state(), trainer.update.optimizer.state_dict()))
     values = {name: value.detach().clone() for name, value in trainer.state.items()}
     schedule = trainer.update.schedule
     iterations = trainer.step.iterations
@@ -104,6 +104,6 @@ def resume(
     fresh.update.optimizer.load_state_dict(found[0][1])
     if schedule is not None:
         fresh.update.schedule.load_state_dict(schedule.state_dict())
-    fresh.restore_sync([state for state, _ in found])
+    fresh.driver.restore([state for state, _ in found])
     fresh.step.iterations = iterations
     return fresh, fresh_driver
