@@ -13,7 +13,6 @@ import torch
 from torch import fx
 
 from deeppool.base.timeline import SpanKind
-from deeppool.collectives.layout import Layout
 from deeppool.execution.exchange import Exchange, PendingTensor, SampleCopy
 from deeppool.execution.stages import Stage
 from deeppool.graph.capture.extract import Segment
@@ -41,10 +40,6 @@ class Routes:
                 self.onward[maker[node]].setdefault(reader, []).append(node)
                 if node.meta["val"].is_floating_point():
                     self.back[reader].setdefault(maker[node], []).append(node)
-
-    def layout(self, stage: int) -> Layout:
-        """Returns the layout of a stage's samples."""
-        return self.stages[stage].layout
 
 
 class Flow:
@@ -95,7 +90,7 @@ class Flow:
         self, source: int, destination: int, nodes: Sequence[fx.Node], values: Values, named: int, arrow: str
     ) -> dict[fx.Node, PendingTensor]:
         """Starts to transfer values to their shards in the destination; spans carry the name of stage ``named``."""
-        here, there = self._routes.layout(source), self._routes.layout(destination)
+        here, there = (self._routes.stages[stage].layout for stage in (source, destination))
         rank = self._exchange.rank
         if here == there:
             return {node: PendingTensor(values[node]) for node in nodes if node in values}
