@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deeppool.base import serialization
 from deeppool.device.cpu import pin_to_core
 from deeppool.device.find import find_device
 from deeppool.execution.communicator import Communicator, join_process_group
 from deeppool.execution.failure_report import RENDEZVOUS
 from deeppool.execution.rank import Command
 from deeppool.processes.heartbeat import Heartbeat
-from deeppool.processes.managed_process import Message
+from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.profiling.network.measure import measure_joined
+from deeppool.profiling.network.patterns import RankContext
 
 
 class JoinedRank:
@@ -40,5 +43,11 @@ class JoinedRank:
 
     @property
     def commands(self) -> Mapping[str, Command]:
-        """All commands by name; this one has none."""
-        return {}
+        """All commands by name."""
+        return {"network": Command("measuring the network", self.network)}
+
+    def network(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
+        """Measures the network between the ranks; rank 0 returns it."""
+        context = RankContext(self.rank, self.ranks, self.setup.get("per_node") or self.ranks)
+        found = measure_joined(context, self.device, message["sizes"], seconds=message["seconds"], schedules=True)
+        return {"cluster": found and serialization.to_json(found)}

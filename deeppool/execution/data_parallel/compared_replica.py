@@ -1,7 +1,6 @@
 """A rank that trains the same job by several methods of sending gradients, and the entry point of its process.
 
-Commands beside those of its methods: ``network`` measures it, and ``transfers`` performs the transfers of a method
-while nothing computes.
+Its command ``transfers`` performs the transfers of a method while nothing computes.
 """
 
 import itertools
@@ -25,8 +24,6 @@ from deeppool.execution.worker import serve
 from deeppool.graph.models.workloads import load_model
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
-from deeppool.profiling.network.measure import measure_joined
-from deeppool.profiling.network.patterns import RankContext
 from deeppool.training.data import ShardReader
 from deeppool.training.training_job import load_job
 
@@ -37,7 +34,6 @@ class ComparedReplica(JoinedRank):
     def __init__(self, setup: Message, heartbeat: Heartbeat) -> None:
         """Joins the other ranks, and makes the samples."""
         super().__init__(setup, heartbeat)
-        self._context = RankContext(self.rank, self.ranks, setup["per_node"])
         job = load_job(self.folder)
         self._reader = ShardReader(job.dataset(), setup["batch"], job.seed, job.loader_workers, job.sampler)
         self._shard = Layout(tuple(range(self.ranks)), setup["batch"]).shard(self.rank)
@@ -48,17 +44,10 @@ class ComparedReplica(JoinedRank):
     def commands(self) -> Mapping[str, Command]:
         """All commands by name."""
         return {
-            "network": Command("measuring the network", self.network),
+            **super().commands,
             "transfers": Command("performing transfers alone", self.transfers),
             **self._ways.commands,
         }
-
-    def network(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Measures the network between the ranks; rank 0 returns it."""
-        cluster = measure_joined(
-            self._context, self.device, message["sizes"], seconds=message["seconds"], schedules=True
-        )
-        return {"cluster": cluster and serialization.to_json(cluster)}
 
     def transfers(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Performs a method's transfers while nothing computes; returns their seconds, and those that cores compute."""

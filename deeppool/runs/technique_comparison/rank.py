@@ -33,10 +33,8 @@ from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
 from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.planning.plan import Plan
 from deeppool.processes.heartbeat import Heartbeat
-from deeppool.processes.managed_process import CommandChannel, Message
+from deeppool.processes.managed_process import Message
 from deeppool.processes.worker_sockets import place_sockets_in
-from deeppool.profiling.network.measure import measure_joined
-from deeppool.profiling.network.patterns import RankContext
 from deeppool.runs.technique_comparison import names
 from deeppool.runs.technique_comparison.pipeline import PipelineSteps
 from deeppool.runs.technique_comparison.steps import (
@@ -79,13 +77,7 @@ class TechniqueRank(JoinedRank):
     @property
     def commands(self) -> Mapping[str, Command]:
         """All commands by name."""
-        return {"network": Command("measuring the network", self.network), **self._ways.commands}
-
-    def network(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
-        """Measures the network between the ranks; rank 0 returns it."""
-        context = RankContext(self.rank, self.ranks, self.ranks)
-        found = measure_joined(context, self.device, message["sizes"], seconds=message["seconds"], schedules=True)
-        return {"cluster": found and serialization.to_json(found)}
+        return {**super().commands, **self._ways.commands}
 
     def _make(self, message: Message) -> tuple[Way, dict[str, Any]]:
         name, steps = message["way"], count()
