@@ -24,20 +24,14 @@ class RunDelayMeter:
 
     def __init__(self) -> None:
         """Opens the counters of the threads that there are now; none where this system counts no delays."""
-        self._files: dict[int, tuple[int, int]] = {}
-        """File descriptor → nanoseconds and times, as last read; a thread that has ended keeps its last ones."""
         try:
             tasks = list(Path("/proc/self/task").iterdir())
             opened = [os.open(task / "schedstat", os.O_RDONLY | os.O_CLOEXEC) for task in tasks]
         except OSError:
             opened = []
         self._files = dict.fromkeys(opened, (0, 0))
+        """File descriptor → nanoseconds and times, as last read; a thread that has ended keeps its last ones."""
         self._last = self._read()
-
-    @property
-    def measures(self) -> bool:
-        """Whether this system counts delays."""
-        return any(times for _, times in self._files.values())
 
     def lap(self) -> Delay:
         """Returns the delay since the last call, or since the start."""
