@@ -26,7 +26,6 @@ class ConditionResults:
     seconds: float = 0.0
     run_delays: list[tuple[float, int]] = field(default_factory=list)
     """Delay of each iteration of each rank, as of :class:`deeppool.telemetry.run_delay.Delay`."""
-    typical: TypicalIteration = field(default_factory=TypicalIteration)
 
     def add(self, answers: Sequence[Message]) -> None:
         """Adds one round, as each rank measured it."""
@@ -34,8 +33,6 @@ class ConditionResults:
         self.busy = [a + b["busy"] for a, b in zip(self.busy or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
         self.run_delays += [(seconds, times) for answer in answers for seconds, times in answer["run_delays"]]
-        for iteration, _ in enumerate(answers[0]["times"]):
-            self.typical.add(answers, iteration)
 
     def phase(self, batch: int, block: int = 1, rounds: Rounds | None = None) -> Phase:
         """Summarises the condition.
@@ -56,7 +53,7 @@ class ConditionResults:
 
 @dataclass(slots=True)
 class BoundResults:
-    """Results of the collocated iterations under one bound."""
+    """Results of the collocated iterations under one bound; without a background, of those alone."""
 
     bound: float | None
     since: float

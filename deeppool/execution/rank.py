@@ -188,7 +188,7 @@ class Rank:
         for _ in range(message["steps"]):
             if control is not None:
                 self._begin_controlled(control, commands)
-                bounds.append(control.number)
+            bounds.append(0 if control is None else control.number)
             followed.append(self.trainer.driver.transfers)
             # No wider: this process may capture a background, too.
             with self.device.arithmetic(self.trainer.precision):

@@ -159,6 +159,7 @@ class InterleavedMeasurement:
             results.last = self._train(count)
         results.active_cores.add(results.last)
         if self._background is None:
+            assign_to_bounds(results.last, results.bounds)
             return
         publisher.condition = "collocated"
         with self._background_trains(lambda: results.bounds[-1].work):

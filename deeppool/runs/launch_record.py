@@ -65,7 +65,7 @@ def build_run_record(
         foreground=foreground,
         background=None if setup is None or background is None else _background(setup, background, results, alone),
         stages=stage_times(plan, stages_of(plan), results.last),
-        timeline=(results.active_cores if setup is None else measured).typical.timeline(plan),
+        timeline=measured.typical.timeline(plan),
         plan_timeline=simulate(plan).timeline,
         notes=_notes(plan.gpus, processes.cores, changes=len(bounds) - 1),
         date=datetime.datetime.now().isoformat(timespec="seconds"),
