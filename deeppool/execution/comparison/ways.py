@@ -1,7 +1,7 @@
 """The ways in which one rank trains, by name, each with weights of its own, as only times are compared."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 
@@ -9,7 +9,7 @@ from deeppool.execution.rank import Command
 from deeppool.processes.managed_process import CommandChannel, Message
 
 
-class Way(Protocol):
+class Way:
     """One way of training on one rank."""
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
@@ -17,6 +17,7 @@ class Way(Protocol):
 
         A message with the completed ``share`` of them may be sent meanwhile.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends it; every rank calls it."""

@@ -16,7 +16,7 @@ from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Device
-from deeppool.execution.comparison.ways import Ways
+from deeppool.execution.comparison.ways import Way, Ways
 from deeppool.execution.data_parallel.compared_methods import Trainee, make_trainee
 from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.rank import Command
@@ -81,7 +81,7 @@ class ComparedReplica(JoinedRank):
         return tuple(tensor.to(self.place) for tensor in found)
 
 
-class _TimedTrainee:
+class _TimedTrainee(Way):
     """A training by one method, timed from step to step."""
 
     def __init__(self, trainee: Trainee, samples: Callable[[], tuple[torch.Tensor, ...]], device: Device) -> None:

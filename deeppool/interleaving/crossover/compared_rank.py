@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from deeppool.collectives.layout import Layout
-from deeppool.execution.comparison.ways import Ways
+from deeppool.execution.comparison.ways import Way, Ways
 from deeppool.execution.data_parallel.compared_methods import DataParallel
 from deeppool.execution.training_task import TrainingTask, user_task
 from deeppool.execution.worker import serve
@@ -20,7 +20,7 @@ from deeppool.training.training_job import TrainingJob, load_job
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(Way):
     """One order, as a way of training; its jobs live as long as the rank."""
 
     run: Callable[[Message], dict[str, Any]]
@@ -28,9 +28,6 @@ class Order:
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains some rounds."""
         return self.run(message)
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 class OrdersOfRank:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from deeppool.execution.comparison.ways import Ways
+from deeppool.execution.comparison.ways import Way, Ways
 from deeppool.execution.eager_replica import EagerReplica
 from deeppool.execution.eager_sgd import EagerSGD
 from deeppool.execution.joined_rank import JoinedRank
@@ -73,7 +73,7 @@ class RankTraining:
         return replace(point, loss=loss, accuracy=accuracy)
 
 
-class ModeOnRank:
+class ModeOnRank(Way):
     """One mode, as a way of training; each training has replicas of its own."""
 
     def __init__(self, mode: str, rank: JoinedRank) -> None:
@@ -85,9 +85,6 @@ class ModeOnRank:
         # Ranks outnumber cores, and which of them is late changes: each runs where there is room.
         with self._rank.device.unbound():
             return RankTraining(message | {"mode": self._mode}, self._rank, commands).run()
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from deeppool.device.protocol import Device
+from deeppool.execution.comparison.ways import Way
 from deeppool.execution.data_parallel.compared_methods import Trainee
 from deeppool.execution.eager_sgd import EagerSGD
 from deeppool.execution.trainer import RawSpan, RecordedSpan, Trainer
@@ -43,8 +44,8 @@ class Steps:
         """Ends it; every rank calls it."""
 
 
-class TimedSteps:
-    """A :class:`deeppool.execution.comparison.ways.Way` of such steps."""
+class TimedSteps(Way):
+    """A way of such steps."""
 
     def __init__(self, steps: Steps, device: Device, delay: Callable[[], None]) -> None:
         """Takes the steps, and what each of them waits for first."""
@@ -160,7 +161,7 @@ class PartitionSteps(Steps):
         self._training.close()
 
 
-class EagerTraining:
+class EagerTraining(Way):
     """A way whose replicas do not wait for late ranks; it has no rounds that all ranks make, only updates."""
 
     def __init__(
@@ -185,6 +186,3 @@ class EagerTraining:
                 replica.step()
             seconds = time.perf_counter() - started
         return {"seconds": [seconds / message["rounds"]], "spans": []}
-
-    def close(self) -> None:
-        """Does nothing: each training ends by itself."""
