@@ -13,19 +13,18 @@ def pci_address(domain: int, bus: int, device: int) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
-def cores_beside(address: str, sysfs: Path = SYSFS) -> frozenset[int]:
+def cores_beside(address: str) -> frozenset[int]:
     """Returns the cores of the NUMA node of a PCI device; none where the system does not tell, or has one node.
 
     Args:
         address: see :func:`pci_address`.
-        sysfs: where it is mounted.
     """
     try:
-        node = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
+        node = int((SYSFS / "bus/pci/devices" / address / "numa_node").read_text(encoding="ascii"))
         # -1: the firmware names no node.
         if node < 0:
             return frozenset()
-        return _numbers((sysfs / f"devices/system/node/node{node}/cpulist").read_text(encoding="ascii"))
+        return _numbers((SYSFS / f"devices/system/node/node{node}/cpulist").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return frozenset()
 

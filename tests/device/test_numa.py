@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from deeppool.device import cuda
+from deeppool.device import numa
 from deeppool.device.cuda import CudaDevice
 from deeppool.device.numa import cores_beside, pci_address
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Path:
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in (
         ("bus/pci/devices/0000:3b:00.0/numa_node", "0\n"),
         ("bus/pci/devices/0001:af:00.0/numa_node", "1\n"),
@@ -25,17 +25,20 @@ def sysfs(tmp_path: Path) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    monkeypatch.setattr(numa, "SYSFS", tmp_path)
     return tmp_path
 
 
-def test_cores_are_those_of_the_gpus_node(sysfs: Path) -> None:
-    assert cores_beside(pci_address(0, 0x3B, 0), sysfs) == {0, 1, 4}
-    assert cores_beside(pci_address(1, 0xAF, 0), sysfs) == {2, 3, 5, 6}
+@pytest.mark.usefixtures("sysfs")
+def test_cores_are_those_of_the_gpus_node() -> None:
+    assert cores_beside(pci_address(0, 0x3B, 0)) == {0, 1, 4}
+    assert cores_beside(pci_address(1, 0xAF, 0)) == {2, 3, 5, 6}
 
 
-def test_no_cores_are_named_where_the_system_does_not_tell(sysfs: Path) -> None:
-    assert cores_beside(pci_address(0, 0, 1), sysfs) == frozenset(), "the firmware names no node"
-    assert cores_beside(pci_address(0, 0x99, 0), sysfs) == frozenset(), "no such device"
+@pytest.mark.usefixtures("sysfs")
+def test_no_cores_are_named_where_the_system_does_not_tell() -> None:
+    assert cores_beside(pci_address(0, 0, 1)) == frozenset(), "the firmware names no node"
+    assert cores_beside(pci_address(0, 0x99, 0)) == frozenset(), "no such device"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no threads")
@@ -51,7 +54,6 @@ def test_selecting_a_gpu_keeps_the_rank_on_the_allowed_cores_beside_it(
     properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(cuda, "cores_beside", lambda address: cores_beside(address, sysfs))
 
     def select() -> set[int]:
         CudaDevice.__new__(CudaDevice).select(3)
