@@ -2,19 +2,19 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from deeppool.device.clock import Clock
 from deeppool.device.emulated.hazards import HazardDetector
 from deeppool.device.emulated.kernel_costs import KernelCosts
 from deeppool.device.emulated.memory import Access, EmulatedMemory, Memory, Pool, Region
-from deeppool.device.emulated.scheduler import Event
+from deeppool.device.emulated.scheduler import Event, Scheduler
 from deeppool.device.emulated.shapes import ShapeInference
 from deeppool.device.emulated.shared_pool import SharedPool
+from deeppool.device.emulated.virtual_scheduler import VirtualScheduler
 from deeppool.device.multiprocessors import KernelWork
 from deeppool.device.protocol import StreamPriority
 
@@ -23,41 +23,6 @@ TYPE = "privateuseone"
 
 STREAMS = 32
 """Streams of each priority; the 33rd is the first again, as in torch."""
-
-
-class DeviceScheduler(Protocol):
-    """The queues of streams, in the machine's time or in virtual time."""
-
-    clock: Clock
-    """Clock of the host and of events."""
-    computes: bool
-    """Whether kernels compute their values."""
-
-    def queue(self, priority: StreamPriority, limit: int | None = None) -> Any:
-        """Creates a queue."""
-
-    def launch(
-        self, queue: Any, operator: str, run: Callable[[], None], works: tuple[KernelWork, ...], placed_as: Any = None
-    ) -> None:
-        """Adds a kernel to a queue, with the priority and the limit of another one if it is given."""
-
-    def graph_launch(self, queue: Any) -> AbstractContextManager[None]:
-        """Makes what is launched in the block one launch."""
-
-    def record(self, queue: Any, event: Event) -> None:
-        """Adds the record of an event to a queue."""
-
-    def wait(self, queue: Any, event: Event) -> None:
-        """Makes later entries of a queue wait for the last record of an event."""
-
-    def passed(self, event: Event) -> bool:
-        """Whether all records of an event were reached."""
-
-    def synchronize(self, event: Event) -> None:
-        """Returns when all records of an event were reached; raises the error of a kernel."""
-
-    def end(self) -> None:
-        """Starts no kernel any more, and returns when none runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +72,7 @@ class DeviceRuntime:
 
     def __init__(
         self,
-        scheduler: DeviceScheduler,
+        scheduler: Scheduler | VirtualScheduler,
         *,
         index: int = 0,
         costs: KernelCosts | None = None,
