@@ -14,7 +14,7 @@ from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.heap import keep_memory, share_heap
 from deeppool.device.profiler_ranges import record_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
-from deeppool.device.transfer import DirectTransfer
+from deeppool.device.transfer import TransferBuffers
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ class CpuDevice:
         """Encloses work in a range of torch's profiler."""
         return record_range(name)
 
-    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
+    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> TransferBuffers:
         """Returns the tensors as they are."""
-        return DirectTransfer(received, sent)
+        return TransferBuffers(received, sent)
 
     def send(self, source: "torch.Tensor", place: "torch.device") -> "torch.Tensor":
         """Returns the tensor."""

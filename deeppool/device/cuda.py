@@ -12,7 +12,7 @@ from deeppool.device.event_times import EventTimes
 from deeppool.device.numa import cores_beside, pci_address
 from deeppool.device.profiler_ranges import nvtx_range
 from deeppool.device.protocol import Launch, Precision, StreamPriority
-from deeppool.device.transfer import DirectTransfer
+from deeppool.device.transfer import TransferBuffers
 from deeppool.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
@@ -246,9 +246,9 @@ class CudaDevice:
         """Encloses launches in a range of NVTX and of torch's profiler."""
         return nvtx_range(name)
 
-    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> DirectTransfer:
+    def transfer(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> TransferBuffers:
         """Returns the tensors as they are."""
-        return DirectTransfer(received, sent)
+        return TransferBuffers(received, sent)
 
     def send(self, source: "torch.Tensor", place: "torch.device") -> "torch.Tensor":
         """Copies from pinned memory: from any other, the host waits until the copy has begun, behind all earlier work.

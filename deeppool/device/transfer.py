@@ -14,16 +14,12 @@ class PendingWork(Protocol):
         """Returns when it is done; on CUDA, when it is ordered before later work on the current stream."""
 
 
-class TransferBuffers(Protocol):
-    """Tensors of a communication, as the library takes them."""
+class TransferBuffers:
+    """Tensors of a communication, as the library takes them: here the device's own."""
 
-    @property
-    def received(self) -> "Sequence[torch.Tensor]":
-        """Those that it writes."""
-
-    @property
-    def sent(self) -> "Sequence[torch.Tensor]":
-        """Those that it only reads."""
+    def __init__(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> None:
+        """Takes the tensors that the library writes, and those that it only reads."""
+        self.received, self.sent = received, sent
 
     def started(self, works: Sequence[PendingWork]) -> Sequence[PendingWork]:
         """Returns the works to wait for.
@@ -31,15 +27,4 @@ class TransferBuffers(Protocol):
         Args:
             works: one for each tensor, received ones first, or one for all of them.
         """
-
-
-class DirectTransfer:
-    """The library takes the device's own tensors."""
-
-    def __init__(self, received: "Sequence[torch.Tensor]", sent: "Sequence[torch.Tensor]") -> None:
-        """Takes the tensors."""
-        self.received, self.sent = received, sent
-
-    def started(self, works: Sequence[PendingWork]) -> Sequence[PendingWork]:
-        """Returns the works unchanged."""
         return works

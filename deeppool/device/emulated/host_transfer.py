@@ -10,18 +10,18 @@ import torch
 from deeppool.device.emulated.memory import PendingTransfer
 from deeppool.device.emulated.runtime import DeviceRuntime
 from deeppool.device.emulated.tensor import EmulatedTensor, region_of
-from deeppool.device.transfer import PendingWork
+from deeppool.device.transfer import PendingWork, TransferBuffers
 
 
-class HostTransfer:
-    """Tensors of a communication, in the memory of the host; see :class:`deeppool.device.transfer.TransferBuffers`."""
+class HostTransfer(TransferBuffers):
+    """Tensors of a communication, in the memory of the host."""
 
     def __init__(self, runtime: DeviceRuntime, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]) -> None:
         """Waits for the current stream."""
         runtime.synchronize(runtime.stream)
         self._tensors = [(tensor, True) for tensor in received] + [(tensor, False) for tensor in sent]
         self._runtime = runtime
-        self.received, self.sent = [_on_host(tensor) for tensor in received], [_on_host(tensor) for tensor in sent]
+        super().__init__([_on_host(tensor) for tensor in received], [_on_host(tensor) for tensor in sent])
 
     def started(self, works: Sequence[PendingWork]) -> Sequence[PendingWork]:
         """Marks the memory as in transfer until its work was waited for."""
