@@ -1,28 +1,16 @@
 """Measures all pairs of kernels in turn, several times, so that a machine that becomes slower affects all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.collocation.interference.cpu_bench import CpuBench
+from deeppool.collocation.interference.stream_bench import StreamBench
 
-class PairBench(Protocol):
-    """Kernels of a foreground and a background, by number, and the arrangements of the two."""
-
-    @property
-    def arrangements(self) -> Sequence[str]:
-        """Names of the arrangements."""
-        ...
-
-    def alone(self, kernel: int, seconds: float) -> float:
-        """Returns the kernels per second of the foreground."""
-        ...
-
-    def together(self, arrangement: str, foreground: int, background: int, seconds: float) -> tuple[float, float]:
-        """Returns the kernels per second of both."""
-        ...
+PairBench = CpuBench | StreamBench
+"""Kernels of a foreground and a background, by number, and the arrangements of the two."""
 
 
 def measure_rates(
