@@ -18,7 +18,7 @@ from deeppool.training.segment_run import SegmentRun
 
 
 class GraphReplay:
-    """A part of a model whose forward and backward are replayed; see :class:`SegmentPass`."""
+    """A part of a model whose forward and backward are replayed, with the methods of its :class:`SegmentRun`."""
 
     def __init__(self, run: SegmentRun, samples: Sequence[torch.Tensor], *, accumulates: bool) -> None:
         """Captures nothing yet.

@@ -4,7 +4,6 @@ Each part has an autograd graph of its own, so the backwards of the parts run in
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import fx
@@ -14,20 +13,6 @@ from deeppool.device.protocol import Precision
 from deeppool.graph.capture.extract import Segment
 from deeppool.training.layer_ranges import LayerRanges
 from deeppool.training.precision import autocast
-
-
-class SegmentPass(Protocol):
-    """Forward and backward of a part, run kernel by kernel or replayed as graphs."""
-
-    def forward(self, inputs: Sequence[torch.Tensor]) -> dict[fx.Node, torch.Tensor]:
-        """Computes the part's outputs from its inputs, in the order of the segment's; keeps what backward needs."""
-
-    def backward(self, gradients: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, torch.Tensor]:
-        """Adds the parameters' gradients to theirs; returns those of the inputs that have one.
-
-        Args:
-            gradients: gradients of outputs; one that is missing is zero.
-        """
 
 
 class SegmentRun:
@@ -48,7 +33,7 @@ class SegmentRun:
         self.outputs: tuple[torch.Tensor, ...] = ()
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> dict[fx.Node, torch.Tensor]:
-        """See :meth:`SegmentPass.forward`."""
+        """Computes the part's outputs from its inputs, in the order of the segment's; keeps what backward needs."""
         self._leaves = {
             node: value.detach().requires_grad_(has_gradient(node, value))
             for node, value in zip(self.segment.inputs, inputs, strict=True)
@@ -59,7 +44,11 @@ class SegmentRun:
         return {node: value.detach() for node, value in zip(self.segment.outputs, self.outputs, strict=True)}
 
     def backward(self, gradients: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, torch.Tensor]:
-        """See :meth:`SegmentPass.backward`; releases the activations."""
+        """Adds the gradients of parameters to theirs; returns those of inputs that have one. Releases the activations.
+
+        Args:
+            gradients: gradients of outputs; one that is missing is zero.
+        """
         outputs = zip(self.segment.outputs, self.outputs, strict=True)
         roots = [(node, value) for node, value in outputs if value.requires_grad]
         self.outputs = ()

@@ -31,9 +31,9 @@ from deeppool.graph.capture.extract import Segment
 from deeppool.training.bucket import Announcer, Bucket, OnReady
 from deeppool.training.dropout import DropoutSeed, replace_dropout
 from deeppool.training.gradient_sum import GradientSum
-from deeppool.training.graph_replay import fixed_inputs, replayed
+from deeppool.training.graph_replay import GraphReplay, fixed_inputs, replayed
 from deeppool.training.precision import boundary_types
-from deeppool.training.segment_run import SegmentPass, SegmentRun
+from deeppool.training.segment_run import SegmentRun
 from deeppool.training.training_job import Training, refuse_gradient_hooks
 from deeppool.training.update import Update
 from deeppool.training.value_flow import LocalFlow, ValueFlow
@@ -149,9 +149,9 @@ class TrainingStep:
 
     def _passes(
         self, device: Device, place: torch.device, precision: Precision, accumulation: int
-    ) -> list[SegmentPass]:
+    ) -> list[SegmentRun | GraphReplay]:
         runs = [SegmentRun(part.segment, len(part.samples), place, precision) for part in self.parts]
-        passes: list[SegmentPass] = list(runs)
+        passes: list[SegmentRun | GraphReplay] = [*runs]
         if not self.replays:
             return passes
         chosen = [index for index, part in enumerate(self.parts) if part.samples and part.replayable]
