@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,21 +12,6 @@ from deeppool.errors import InvalidValueError
 from deeppool.runs.mode_comparison.digits import CLASSES, digit_images
 
 TaskName = Literal["digits", "hyperplane"]
-
-
-class ComparedTask(Protocol):
-    """A training, the same on every rank."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LRScheduler | None
-    """Of the learning rate; it moves on with each update."""
-
-    def loss(self, update: int, rank: int, ranks: int) -> torch.Tensor:
-        """Returns the loss of a rank's share of the batch of an update."""
-
-    def score(self) -> tuple[float, float | None]:
-        """Returns the loss on data that is not trained on, and the accuracy if it is a classification."""
 
 
 class Hyperplane:
@@ -158,7 +143,9 @@ def _resnet(width: int) -> nn.Module:
     )
 
 
-_TASKS: dict[str, type[Hyperplane] | type[Digits]] = {"digits": Digits, "hyperplane": Hyperplane}
+ComparedTask = Hyperplane | Digits
+"""A training, the same on every rank."""
+_TASKS: dict[str, type[ComparedTask]] = {"digits": Digits, "hyperplane": Hyperplane}
 
 
 def decay(updates: int) -> tuple[int, int]:
@@ -187,7 +174,7 @@ def check_sizes(name: str, ranks: int, sizes: dict[str, Any]) -> None:
         )
 
 
-def _task(name: str) -> type[Hyperplane] | type[Digits]:
+def _task(name: str) -> type[ComparedTask]:
     if name not in _TASKS:
         raise InvalidValueError(f"a task is one of {', '.join(_TASKS)}, got {name!r}")
     return _TASKS[name]
