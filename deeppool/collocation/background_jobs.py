@@ -7,17 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 import numpy as np
 
 from deeppool.base.timeline import Span
-from deeppool.collocation.helper_processes import START_SECONDS
+from deeppool.collocation.helper_processes import START_SECONDS, SWITCH_SECONDS, HelperProcesses
 from deeppool.collocation.job_queue import BackgroundJob
+from deeppool.collocation.rank_channel import RankChannel
 from deeppool.processes.managed_process import Message, ProcessDiedError
-
-SWITCH_SECONDS = 300.0
-"""Time-out for a job to rest: its step ends first, and at the lowest priority that may wait for a busy core."""
 
 
 @dataclass(slots=True)
@@ -46,29 +43,13 @@ class BackgroundReport:
     """Why the job ended; None while it runs."""
 
 
-class JobChannel(Protocol):
-    """Reaches the background jobs of all ranks, wherever they run."""
-
-    def send(self, command: str, **arguments: Any) -> None:
-        """Sends a command to every job."""
-
-    def collect(self, event: str, timeout: float) -> Mapping[int, Message]:
-        """Waits for an answer of each job, by rank; that of a job which has ended says ``why``."""
-
-    def receive(self, timeout: float) -> tuple[int, Message] | None:
-        """Returns the next message of a job and its rank; None: there was none for ``timeout`` seconds."""
-
-    def cpu_seconds(self) -> Mapping[int, float]:
-        """Returns the CPU seconds that each job has used, where they are known."""
-
-
 class BackgroundJobs:
     """The background jobs of all ranks, switched between training and resting."""
 
     def __init__(
         self,
         job: BackgroundJob,
-        channel: JobChannel,
+        channel: HelperProcesses | RankChannel,
         *,
         start: Callable[[], None] | None = None,
         reports_progress: bool = False,

@@ -14,6 +14,9 @@ from deeppool.processes.managed_process import Inbox, Message, ProcessHandle, cl
 START_SECONDS = 300.0
 """Limit for importing torch, and for building and capturing the model, at the lowest priority at worst."""
 
+SWITCH_SECONDS = 300.0
+"""Time-out for a job to rest: its step ends first, and at the lowest priority that may wait for a busy core."""
+
 BACKGROUND = "deeppool.collocation.background_process"
 """Module that the process of a background job runs."""
 

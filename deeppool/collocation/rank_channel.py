@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deeppool.collocation.background_jobs import SWITCH_SECONDS
-from deeppool.collocation.helper_processes import START_SECONDS
+from deeppool.collocation.helper_processes import START_SECONDS, SWITCH_SECONDS
 from deeppool.execution.ranks import Ranks
 from deeppool.processes.managed_process import Message
 
