@@ -29,10 +29,15 @@ from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.rounds import Delivery, RoundResult, shape_of
 from deeppool.device.host_buffer import HostBuffer
 from deeppool.errors import InvalidValueError, RunError
-from deeppool.execution.transports.received import TIMEOUT, PartialRounds
+from deeppool.execution.transports.native.native_tcp import NativeTcpRounds
+from deeppool.execution.transports.received import TIMEOUT
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
+from deeppool.execution.transports.tcp import TcpRounds
 from deeppool.execution.transports.tcp_engine import tcp_rounds
 from deeppool.execution.transports.tcp_peers import Address, Peers
+
+PartialRounds = SharedMemoryRounds | TcpRounds | NativeTcpRounds
+"""One rank's side of partial all-reduces."""
 
 _MEMORY = Path("/dev/shm")
 """Folder whose files lie in memory; where there is none, that of temporary files."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.errors import DeeppoolError
-from deeppool.execution.transports.received import PartialRounds
+from deeppool.execution.partial_all_reduce import PartialRounds
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds
 from deeppool.execution.transports.tcp_engine import TcpEngine, tcp_rounds
 from deeppool.execution.transports.tcp_peers import Peers

@@ -65,7 +65,9 @@ class SharedMemoryRounds:
             self._state.process[rank], self._state.started[rank] = os.getpid(), psutil.Process().create_time()
 
     def all_reduce(self, gradient: NDArray[Any], number: int | None = None) -> Received:
-        """Adds a gradient, and returns results; see :meth:`PartialRounds.all_reduce`.
+        """Adds a gradient, and returns the results that this rank has not received.
+
+        Waits if there are none, unless this rank has received the round ``number``, which the call is for.
 
         Raises:
             RankFailedError: another rank's process ended.
@@ -107,7 +109,7 @@ class SharedMemoryRounds:
             return (buffer.copy() if count else np.zeros_like(buffer)), count
 
     def close(self, *, agreed: bool = False) -> None:
-        """Ends this rank's part; see :meth:`PartialRounds.close`."""
+        """Ends this rank's part; unless all have agreed to end, or it has drained, the others end in an error."""
         if not (agreed or self._state.finished[self.rank] or self._lock.closed):
             self._fail(self.rank)
         self._lock.close()

@@ -84,7 +84,7 @@ class TcpRounds:
         self._thread.start()
 
     def all_reduce(self, gradient: NDArray[Any], number: int | None = None) -> Received:
-        """Adds a gradient, and returns results; see :meth:`PartialRounds.all_reduce`.
+        """Adds a gradient, and returns results; see :meth:`SharedMemoryRounds.all_reduce`.
 
         Raises:
             RankFailedError: another rank's process ended.
@@ -129,7 +129,7 @@ class TcpRounds:
         return (np.zeros(self._elements, self._dtype) if held is None else held.copy()), count
 
     def close(self, *, agreed: bool = False) -> None:
-        """Ends this rank's part; see :meth:`PartialRounds.close`."""
+        """Ends this rank's part; see :meth:`SharedMemoryRounds.close`."""
         if self._closed:
             return
         with self._changed:

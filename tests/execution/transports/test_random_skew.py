@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.execution.transports.received import PartialRounds
+from deeppool.execution.partial_all_reduce import PartialRounds
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
 from deeppool.execution.transports.tcp_engine import tcp_rounds
 from deeppool.execution.transports.tcp_peers import Peers

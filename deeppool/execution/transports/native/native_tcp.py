@@ -69,7 +69,7 @@ class NativeTcpRounds:
             raise RunError(f"rank {rank} cannot start a thread for partial all-reduces (raise ulimit -n or ulimit -u)")
 
     def all_reduce(self, gradient: NDArray[Any], number: int | None = None) -> Received:
-        """Adds a gradient, and returns results; see :meth:`PartialRounds.all_reduce`.
+        """Adds a gradient, and returns results; see :meth:`SharedMemoryRounds.all_reduce`.
 
         Raises:
             RankFailedError: another rank's process ended.
@@ -98,7 +98,7 @@ class NativeTcpRounds:
         return total, int(self._engine.deeppool_pending(self._open(), total.ctypes.data))
 
     def close(self, *, agreed: bool = False) -> None:
-        """Ends this rank's part; see :meth:`PartialRounds.close`."""
+        """Ends this rank's part; see :meth:`SharedMemoryRounds.close`."""
         if self._handle is not None:
             self._engine.deeppool_stop(self._handle, int(agreed), self.timeout)
             self._handle = None
