@@ -6,7 +6,7 @@ comparison          … that train in several ways by turns
 worker              entry point of a rank's process
 rank                one rank: its trainer and its commands
 training_task       what a process trains: model, rule and samples
-trainer             one rank's share of every iteration
+trainer             one rank's share of every iteration, and the order of its steps
 update_reports      what a rank reports of its updates, once it is known whether they were made
 iteration_record    a rank's iterations in a row: times for the governor and for the record of the run
 span_clock          times of spans, also where the device computes after its launches
@@ -24,7 +24,6 @@ gradient_vector     all gradients of some parameters as one vector
 load_imbalance      injected delays of ranks
 transports          the memory, locks and processes under them
 gradient_sync       sums gradients over the ranks that computed them
-sync_driver         the order of a rank's training steps, where it is not the default
 sync_method         what makes such drivers on all ranks
 transfer_scheduler  sums them by a plan of transfers, up to the next forward
 plan_trial          tries such plans by turns, and keeps the fastest on all ranks

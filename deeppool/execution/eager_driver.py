@@ -19,8 +19,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.execution.eager_replica import Join
 from deeppool.execution.gradient_vector import GradientVector
 from deeppool.execution.partial_all_reduce import OneRankSum, PartialAllReduce, PartialSum
-from deeppool.execution.sync_driver import SyncDriver
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import SyncDriver, Trainer
 from deeppool.training.group_state import StepsOfSome
 from deeppool.training.step import Batch
 

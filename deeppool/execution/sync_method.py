@@ -7,8 +7,7 @@ from typing import Protocol
 
 from deeppool.costs.communication import Network
 from deeppool.execution.gradient_sync import ScheduleChoice
-from deeppool.execution.sync_driver import SyncDriver
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import SyncDriver, Trainer
 
 METHOD = "gradient_sync.launched"
 """File of a run's private folder that holds the method, as its writers can run code."""

@@ -50,8 +50,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
 from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.plan_trial import PlanTrial
-from deeppool.execution.sync_driver import SyncDriver
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import SyncDriver, Trainer
 from deeppool.records.transfer_plan import PartTimes, TransferPlan
 from deeppool.training.bucket import Bucket
 from deeppool.training.step import Batch

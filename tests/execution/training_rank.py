@@ -22,8 +22,7 @@ from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.eager_driver import EagerDriver
 from deeppool.execution.eager_sgd import EagerSGD
 from deeppool.execution.stages import Division, Stage
-from deeppool.execution.sync_driver import SyncDriver
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import SyncDriver, Trainer
 from deeppool.execution.transfer_scheduler import TransferDriver, TransferScheduler
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.capture.placement import place_model

@@ -19,8 +19,7 @@ import torch
 
 from deeppool.base.timeline import SpanKind
 from deeppool.errors import InvalidValueError
-from deeppool.execution.sync_driver import SyncDriver
-from deeppool.execution.trainer import Trainer
+from deeppool.execution.trainer import SyncDriver, Trainer
 from deeppool.interleaving.wavelet.wave import WAVES, Pass, Wave
 from deeppool.training.step import Batch
 
