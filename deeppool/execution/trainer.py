@@ -161,7 +161,7 @@ class Trainer(Monitor):
         """Spans whose launch has begun and that the device, as far as is known, has not passed, in order.
 
         None are kept before :meth:`follow_device`."""
-        self._dropping = threading.Lock()
+        self._lock = threading.Lock()
         self.watcher: Watcher | None = None
         self._overlap = overlap_sync
         self.parameters = parameters = dict(captured.program.named_parameters())
@@ -295,7 +295,8 @@ class Trainer(Monitor):
             self.watcher.begin(kind, stage)
         span = RecordedSpan(kind, stage, name, self.clock.now(), launched=time.perf_counter())
         self.doing = (kind, stage, span.launched)
-        self._unpassed.append(span)
+        with self._lock:
+            self._unpassed.append(span)
         with self.device.named_range(kind if name == kind else f"{kind} {name}"):
             yield
         if self._replay is not None:
@@ -307,7 +308,8 @@ class Trainer(Monitor):
 
     def follow_device(self) -> None:
         """Keeps spans for :meth:`unfinished` from now on, whose calls alone drop those that the device has passed."""
-        self._unpassed = deque()
+        # A device that computes at once has passed all but the last one.
+        self._unpassed = deque(maxlen=None if self.device.asynchronous else 1)
 
     def unfinished(self) -> RecordedSpan | None:
         """Returns the first span that the device has not passed, which may still be launched; for other threads.
@@ -315,12 +317,12 @@ class Trainer(Monitor):
         Before :meth:`follow_device` there is none.
         """
         while True:
-            with self._dropping:
+            with self._lock:
                 first = self._unpassed[0] if self._unpassed else None
             # Without the lock: a thread in virtual time may wait for its turn here.
             if first is None or first.end is None or not self.device.passed(first.end):
                 return first
-            with self._dropping:
+            with self._lock:
                 # Another reader may have dropped it meanwhile.
                 if self._unpassed and self._unpassed[0] is first:
                     self._unpassed.popleft()

@@ -54,9 +54,7 @@ class Gpu:
 def make_trainer() -> Trainer:
     captured = capture(nn.Linear(4, 3), (4,))
     rule = Training(optimizer=lambda named: optim.SGD(named, lr=0.1))
-    trainer = Trainer(captured, single_stage(captured, 2), SingleRank(), rule)
-    trainer.follow_device()
-    return trainer
+    return Trainer(captured, single_stage(captured, 2), SingleRank(), rule)
 
 
 @pytest.fixture
@@ -69,6 +67,7 @@ def trainer(gpu: Gpu) -> Iterator[Trainer]:
     """A trainer whose device is the GPU, which has related its clock to the host's; its stamps are counted from 0."""
     trainer = make_trainer()
     trainer.device, trainer.clock = gpu, SpanClock(gpu)
+    trainer.follow_device()
     trainer.clock.calibrate()
     gpu.stamps = 0
     yield trainer
@@ -162,6 +161,7 @@ def test_iterations_before_the_record_do_not_count(trainer: Trainer, gpu: Gpu) -
 @pytest.mark.parametrize("reads", [False, True])
 def test_on_a_cpu_the_host_is_the_device(reads: bool) -> None:
     trainer = make_trainer()
+    trainer.follow_device()
     record = IterationRecord(trainer)
     assert trainer.running is None
     with trainer.span("forward", 0, "forward"):
