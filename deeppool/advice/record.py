@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 from deeppool.errors import InvalidValueError
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 Verdict = Literal["yes", "no", "unknown"]
 """Whether a technique is worth it; unknown where that takes a measurement."""
@@ -41,7 +41,7 @@ class DataParallelTime:
 
     def __post_init__(self) -> None:
         if self.seconds <= 0:
-            raise InvalidValueError(f"DDP takes some time on {self.gpus} GPUs, got {self.seconds:g} s")
+            raise InvalidValueError(f"DDP takes some time on {format_count(self.gpus, 'GPU')}, got {self.seconds:g} s")
 
     def __str__(self) -> str:
         return f"{format_seconds(self.seconds)} on {self.gpus}"
@@ -102,7 +102,7 @@ class Advice:
         steps = self.recommended or tuple(each for each in self.findings if each.verdict == "unknown")
         heading = "Next:"
         if not self.recommended:
-            kept = "Keep DDP" if best.gpus == plan.gpus else f"Keep DDP on {best.gpus} GPUs"
+            kept = "Keep DDP" if best.gpus == plan.gpus else f"Keep DDP on {format_count(best.gpus, 'GPU')}"
             kept = "Train on one GPU" if best.gpus == 1 else kept
             heading = f"{kept}, unless a measurement says otherwise:" if steps else f"{kept}."
         return "\n".join(

@@ -21,6 +21,7 @@ from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.device.kinds import find_kind
 from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place, refill
+from deeppool.units import format_count
 
 PROGRESS_SECONDS = 1.0
 """Time limit in seconds for a driver's progress report, which an import of the user's modules may delay."""
@@ -80,7 +81,9 @@ class Head:
         have = len(self._gpus.living())
         if gpu_count > have:
             fewer = f"plan with --gpus {have}" if role == "foreground" else f"at most --gpus {have}"
-            raise InvalidValueError(f"the job needs {gpu_count} GPUs, the cluster has {have} ({fewer}, or add a node)")
+            raise InvalidValueError(
+                f"the job needs {format_count(gpu_count, 'GPU')}, the cluster has {have} ({fewer}, or add a node)"
+            )
         if isinstance(work, Foreground) and work.plan.device != self._device:
             raise InvalidValueError(
                 f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"
@@ -160,7 +163,7 @@ class Head:
         waiting = [job for job in self._jobs.values() if job.record.state == "queued"]
         for job in waiting:
             if job.record.gpu_count > len(cores):
-                what = f"it needs {job.record.gpu_count} GPUs, the cluster has {len(cores)} left"
+                what = f"it needs {format_count(job.record.gpu_count, 'GPU')}, the cluster has {len(cores)} left"
                 self._end(job, state="failed", error=f"{what} (add a node and submit it again)")
         starting = place(
             [Request(x.record.job, x.record.role, x.record.gpu_count) for x in waiting if not x.record.over],

@@ -10,7 +10,7 @@ from deeppool.base import serialization
 from deeppool.base.serialization import Record
 from deeppool.errors import DocumentError
 from deeppool.scheduling.placement import Role
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 SHOWN = 10
@@ -65,7 +65,7 @@ class JobRecord:
         return self.state in ("done", "failed", "cancelled")
 
     def __str__(self) -> str:
-        gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else f"{self.gpu_count} GPUs"
+        gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else format_count(self.gpu_count, "GPU")
         if 0 < len(self.gpus) < self.gpu_count:
             gpus += f" of {self.gpu_count} planned"
         return f"job {self.job} ({self.role}, {self.model}, {gpus}): {', '.join(self._how())}"

@@ -6,6 +6,7 @@ from deeppool.advice.record import Advice
 from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
+from deeppool.units import format_count
 
 _COLOURS = {"yes": theme.GREEN, "no": theme.BLUE, "unknown": theme.ORANGE}
 
@@ -30,7 +31,7 @@ def advice(found: Advice, *, dark: bool = False) -> go.Figure:
     plan = found.plan
     return theme.apply_theme(
         figure,
-        title=f"{escape(plan.model)}, batch {plan.global_batch} on {plan.gpus} GPUs: what is worth it?",
+        title=f"{escape(plan.model)}, batch {plan.global_batch} on {format_count(plan.gpus, 'GPU')}: what is worth it?",
         subtitle=f"predicted from layer times {plan.provenance} for {escape(plan.device_name)}",
         plot_height=60 + 45 * len(known),
         heading_height=19,

@@ -13,7 +13,7 @@ from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, gpu_ranges, shorten, time_unit
 from deeppool.simulation.cluster.record import ClusterSimulation, Interval
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 Kind = Literal["foreground", "background", "background in gaps"]
 
@@ -75,7 +75,7 @@ def cluster(simulation: ClusterSimulation, *, dark: bool = False) -> go.Figure:
     figure.update_xaxes(title_text=f"time from the start of the trace ({unit.name})", row=3, col=1)
     return theme.apply_theme(
         figure,
-        title=f"{escape(simulation.trace)}: {simulation.strategy} on {simulation.cluster.gpus} GPUs",
+        title=f"{escape(simulation.trace)}: {simulation.strategy} on {format_count(simulation.cluster.gpus, 'GPU')}",
         subtitle=_subtitle(simulation),
         plot_height=height,
         heading_height=20,

@@ -56,5 +56,5 @@ def _done(job: JobRecord) -> float:
 
 
 def _state(job: JobRecord) -> str:
-    gpus = f", {gpu_ranges(job.gpus)}" if job.gpus else f", wants {job.gpu_count} GPUs"
+    gpus = f", {gpu_ranges(job.gpus)}" if job.gpus else f", wants {format_count(job.gpu_count, 'GPU')}"
     return f"{job.state}{gpus}"

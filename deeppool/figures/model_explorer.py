@@ -20,7 +20,7 @@ from deeppool.figures.formatting import gpu_ranges
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.explain import is_explained, reason
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 QUANTITIES: dict[str, tuple[str, Callable[[LayerAssignment], float]]] = {
     "gpus": ("GPUs", lambda layer: layer.gpu_count),
@@ -65,7 +65,10 @@ def graph_collection(plan: Plan) -> dict[str, Any]:
         }
         for index, layer in enumerate(plan.layers)
     ]
-    return {"label": f"{plan.model} on {plan.gpus} GPUs", "graphs": [{"id": plan.model, "nodes": nodes}]}
+    return {
+        "label": f"{plan.model} on {format_count(plan.gpus, 'GPU')}",
+        "graphs": [{"id": plan.model, "nodes": nodes}],
+    }
 
 
 def node_data(plan: Plan, quantity: str) -> dict[str, Any]:

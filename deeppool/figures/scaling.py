@@ -143,7 +143,7 @@ def _hover(point: ScalingPoint) -> list[str]:
     far = ", extrapolated" * point.extrapolated
     return [
         f"{point.strategy}, {point.parallelism}: {point.speedup:.2f}x",
-        f"{point.gpus} GPUs at {format_bit_rate(point.bandwidth)}, batch {point.global_batch}, "
+        f"{format_count(point.gpus, 'GPU')} at {format_bit_rate(point.bandwidth)}, batch {point.global_batch}, "
         f"{point.per_gpu_batch} per GPU",
         f"{point.steps} steps of {format_seconds(point.iteration_time)}{far}: {format_hours(point.time_to_accuracy)}, "
         f"{format_rate(point.gpu_seconds / 3600)} GPU hours",

@@ -7,6 +7,7 @@ from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape, time_unit
 from deeppool.simulation.cluster.comparison import ClusterComparison
+from deeppool.units import format_count
 
 
 @typed
@@ -61,7 +62,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
     figure.update_yaxes(autorange="reversed")
     dressed = theme.apply_theme(
         figure,
-        title=f"{escape(comparison.trace)} on {comparison.cluster.gpus} GPUs",
+        title=f"{escape(comparison.trace)} on {format_count(comparison.cluster.gpus, 'GPU')}",
         subtitle=f"<b>predicted</b> from {comparison.provenance} layer times ({escape(comparison.cluster.name)}); "
         f"{escape(comparison.interference)}",
         plot_height=max(160, 34 * len(results)),

@@ -9,7 +9,7 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, time_unit
 from deeppool.records.measured_transfers import MeasuredTransfers
 from deeppool.simulation.transfers.comparison import TransferComparison
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 
 @typed
@@ -32,7 +32,7 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
         ranks = f"{compared.ranks} ranks"
     else:
         rows, subtitle = _predicted(compared), _predicted_subtitle(compared)
-        ranks = f"{compared.cluster.gpus} GPUs"
+        ranks = format_count(compared.cluster.gpus, "GPU")
     unit = time_unit(max(max(row.iteration, row.transfers, row.slowest) for row in rows))
     computing = compared.compute_time
     figure = go.Figure(

@@ -13,7 +13,7 @@ from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 SAME_TIME = 1e-6
 """Relative difference between two times that count as equal."""
@@ -62,7 +62,7 @@ class PlanCheck:
         else:
             limit = f"limit {self.amplification_limit:g} kept"
         return (
-            f"{self.model} on {self.gpus} GPUs: {format_seconds(self.iteration_time)} an iteration and "
+            f"{self.model} on {format_count(self.gpus, 'GPU')}: {format_seconds(self.iteration_time)} an iteration and "
             f"{format_seconds(self.gpu_seconds)} of GPU time, as planned; {limit}; {verdict}"
         )
 

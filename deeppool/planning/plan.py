@@ -280,8 +280,8 @@ class Plan:
         limit = limit if self.goal == "fastest" else f"goal {self.goal}"
         overlap = "" if self.overlap_sync else "all-reduces not overlapped, "
         text = (
-            f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), {limit}: "
-            f"{format_seconds(self.iteration_time)} an iteration "
+            f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} "
+            f"({self.cluster.name}), {limit}: {format_seconds(self.iteration_time)} an iteration "
             f"({self.best_baseline[1] / self.iteration_time:.2f}x {self.baseline}, which takes {self.baseline_time}; "
             f"{self.speedup:.2f}x one GPU), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
@@ -289,8 +289,8 @@ class Plan:
         if self.claim is not None:
             text += (
                 f"; the published search claims {format_seconds(self.claim.iteration_time)} "
-                f"on {self.claim.gpus} GPUs at once, and {len(self.over_limit)} of {len(self.layers)} layers "
-                "are over the limit"
+                f"on {format_count(self.claim.gpus, 'GPU')} at once, and {len(self.over_limit)} of "
+                f"{len(self.layers)} layers are over the limit"
             )
         if self.provenance == "estimated":
             known = "" if self.error is None else f", ± {100 * self.error:.0f} %"

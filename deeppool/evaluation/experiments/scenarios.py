@@ -20,7 +20,7 @@ from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, single_foreground_trace
 from deeppool.simulation.device.interference import Interference
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 ScenarioName = Literal["DP", "BP", "BP + Col"]
 """DP: data parallel foreground alone; BP: burst parallel alone; BP + Col: burst parallel, a background on each GPU."""
@@ -86,8 +86,8 @@ class ThreeScenarios:
 
     def __str__(self) -> str:
         heading = (
-            f"{self.model}, batch {self.global_batch} on {self.cluster.gpus} GPUs ({self.cluster.name}), beside "
-            f"{self.background_model}, batch {self.background_batch}; {self.modelled}"
+            f"{self.model}, batch {self.global_batch} on {format_count(self.cluster.gpus, 'GPU')} "
+            f"({self.cluster.name}), beside {self.background_model}, batch {self.background_batch}; {self.modelled}"
         )
         alone = f"BG only: {format_rate(self.background_alone_throughput, 4)} samples/s"
         return "\n  ".join([heading, *map(str, self.scenarios), alone])

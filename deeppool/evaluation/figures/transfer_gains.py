@@ -11,6 +11,7 @@ from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.simulation.transfers.comparison import TransferComparison
+from deeppool.units import format_count
 
 _COLOURS = {
     SERVERS: theme.VERMILLION,
@@ -62,7 +63,7 @@ def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False
     first = compared[0]
     return theme.apply_theme(
         figure,
-        title=f"Other methods against Caramel on {first.cluster.gpus} GPUs",
+        title=f"Other methods against Caramel on {format_count(first.cluster.gpus, 'GPU')}",
         subtitle=f"<b>predicted</b> from {first.provenance} layer times ({escape(first.device_name)})",
         plot_height=380,
         heading_height=19,

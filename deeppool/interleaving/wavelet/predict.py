@@ -12,7 +12,7 @@ from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_toc
 from deeppool.planning.evaluate.baselines import data_parallel_time
 from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ class TickTockPrediction:
 
     def __str__(self) -> str:
         return (
-            f"{self.gpus} GPUs, {self.samples} samples each: two waves take {format_seconds(self.two)} an iteration, "
-            f"{self.gain:.2f} times as fast as one, {self.gain_over_doubled:.2f} times as one of twice the batch"
+            f"{format_count(self.gpus, 'GPU')}, {self.samples} samples each: two waves take "
+            f"{format_seconds(self.two)} an iteration, {self.gain:.2f} times as fast as one, "
+            f"{self.gain_over_doubled:.2f} times as one of twice the batch"
         )
 
 

@@ -58,7 +58,7 @@ class PlanAlternatives:
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
         return (
-            f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs, {limit}: "
+            f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')}, {limit}: "
             f"{format_seconds(self.iteration_time)} an iteration; alternatives of "
             f"{format_count(len(self.layers), 'layer')}"
         )

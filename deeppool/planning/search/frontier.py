@@ -117,7 +117,7 @@ class Frontier:
         capacity = self.cluster.memory or 0
         too_large = len(self.points) - len(self.fitting)
         text = (
-            f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}): "
+            f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}): "
             f"{format_count(len(self.points), 'efficient plan')}, from {format_seconds(first.iteration_time)} at "
             f"amplification {first.amplification:.2f} to {format_seconds(last.iteration_time)} at "
             f"{last.amplification:.2f}; data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.claim}"

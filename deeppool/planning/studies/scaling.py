@@ -37,7 +37,7 @@ from deeppool.planning.studies.scaling_record import (
 )
 from deeppool.planning.studies.steps_to_accuracy import StepsToAccuracy
 from deeppool.profiling.table import Profile
-from deeppool.units import format_bit_rate
+from deeppool.units import format_bit_rate, format_count
 
 GPU_COUNTS = tuple(2**exponent for exponent in range(11))
 """GPU counts of a study, 1 to 1,024."""
@@ -116,7 +116,7 @@ def scaling(
     sites = [_Site(job, gpus, bandwidth, latency) for bandwidth in speeds for gpus in counts]
     for done, site in enumerate(sites):
         if on_progress is not None:
-            on_progress(f"{site.gpus} GPUs at {format_bit_rate(site.bandwidth)}", done / len(sites))
+            on_progress(f"{format_count(site.gpus, 'GPU')} at {format_bit_rate(site.bandwidth)}", done / len(sites))
         for strategy in STRATEGIES:
             for parallelism in PARALLELISMS:
                 try:
@@ -223,8 +223,8 @@ class _Site:
                 best = reached if best is None else min(best, reached)
         if best is None:
             raise MissingStepsError(
-                f"no global batch on {self.gpus} GPUs has both layer times and steps; the smallest: {errors[0]}; "
-                f"the largest: {errors[-1]}"
+                f"no global batch on {format_count(self.gpus, 'GPU')} has both layer times and steps; "
+                f"the smallest: {errors[0]}; the largest: {errors[-1]}"
             )
         return best[1]
 

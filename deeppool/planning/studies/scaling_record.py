@@ -7,7 +7,7 @@ from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.planning.report.tables import table
-from deeppool.units import format_bit_rate, format_rate, format_seconds, format_tables
+from deeppool.units import format_bit_rate, format_count, format_rate, format_seconds, format_tables
 
 Strategy = Literal["weak", "strong", "batch-optimal"]
 """The per-GPU batch is fixed, the global batch is fixed, or the global batch is chosen anew for each GPU count."""
@@ -113,7 +113,7 @@ class ScalingStudy:
             return f"{text}: no point could be predicted ({self.missing[0].reason})"
         best = min(self.points, key=lambda point: point.time_to_accuracy)
         return (
-            f"{text}: soonest after {format_hours(best.time_to_accuracy)} on {best.gpus} GPUs at "
+            f"{text}: soonest after {format_hours(best.time_to_accuracy)} on {format_count(best.gpus, 'GPU')} at "
             f"{format_bit_rate(best.bandwidth)}, {best.strategy} {best.parallelism}, batch {best.global_batch} "
             f"({best.speedup:.1f}x one GPU)"
         )
@@ -169,6 +169,6 @@ def _notes(study: ScalingStudy) -> list[str]:
         first = study.missing[0]
         notes.append(
             f"{len(study.missing)} of {len(study.missing) + len(study.points)} points are missing, the first one "
-            f"{first.strategy} {first.parallelism} on {first.gpus} GPUs: {first.reason}"
+            f"{first.strategy} {first.parallelism} on {format_count(first.gpus, 'GPU')}: {first.reason}"
         )
     return notes

@@ -151,7 +151,7 @@ class SharedCluster:
         ways = len(self.points), len(self.data_parallel_partitions), len(self.burst_parallel_partitions)
         if self.gpus < 1 or self.background_sample_time <= 0 or not min(ways):
             raise InvalidValueError(
-                f"a shared cluster has GPUs, a background and ways to share it, got {self.gpus} GPUs, "
+                f"a shared cluster has GPUs, a background and ways to share it, got {format_count(self.gpus, 'GPU')}, "
                 f"{self.background_sample_time:g} s a sample and {ways} ways (points and both kinds of partitions)"
             )
 
@@ -210,7 +210,7 @@ class SharedCluster:
         if point is None:
             raise PlanError(
                 f"no plan makes {self.model} {speedup:g}x as fast as one GPU: the fastest reaches "
-                f"{self.points[0].speedup:.4g}x on {self.gpus} GPUs (ask for less, or for more GPUs)"
+                f"{self.points[0].speedup:.4g}x on {format_count(self.gpus, 'GPU')} (ask for less, or for more GPUs)"
             )
         if self.optimality == "heuristic":
             return SharingAnswer(point, self.optimality)
@@ -239,7 +239,7 @@ class SharedCluster:
         alone = self.data_parallel_partitions[-1]
         beside = f"on every GPU, interference as on {self.interference}" if self.interference else free
         return (
-            f"{self.model}, batch {self.global_batch} on {self.gpus} GPUs ({self.cluster.name}), with "
+            f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
             f"{format_count(len(self.points), 'efficient plan')}, from {first.speedup:.2f}x one GPU and "
             f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "

@@ -268,7 +268,7 @@ def test_without_a_known_batch_batch_optimal_scaling_gives_reasons_for_the_small
 
 def test_a_study_without_a_batch_for_one_gpu_has_no_speedup():
     table = StepsTable("mine", "trained", ((1000, 800), (2000, 400)))
-    with pytest.raises(MissingStepsError, match="no global batch on 1 GPUs has both layer times and steps"):
+    with pytest.raises(MissingStepsError, match="no global batch on 1 GPU has both layer times and steps"):
         small_study(linear_profile(), table)
 
 
@@ -327,7 +327,7 @@ def test_progress_reports_every_gpu_count_at_every_speed():
     progress = []
     small_study(linear_profile(), on_progress=lambda what, share: progress.append((what, share)))
     assert [share for _, share in progress] == pytest.approx([i / 8 for i in range(8)])
-    assert progress[0][0] == "1 GPUs at 8 Gbit/s"
+    assert progress[0][0] == "1 GPU at 8 Gbit/s"
 
 
 def test_gpu_counts_and_speeds_are_put_in_order_once_each():
