@@ -1,19 +1,21 @@
 """Keeps data parallelism where a plan gains less than the profile can tell.
 
-A profile's layers do not add up to the whole iteration exactly, so a plan whose gain over DDP is smaller than that
-deviation may as well be slower.
+A profile's layers do not add up to the whole iteration exactly, so a plan whose gain over DDP, on as many of the GPUs
+as it is fastest on, is smaller than that deviation may as well be slower.
 """
 
 from dataclasses import replace
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable, price
+from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
-from deeppool.planning.evaluate.baselines import data_parallel_placement
+from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
+from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.profiling.table import Profile
+from deeppool.units import format_count
 
 
 def profile_noise(profile: Profile, batch: int) -> float:
@@ -39,14 +41,13 @@ def without_noise(
         memory: model of what each GPU holds.
         explained: see :func:`deeppool.planning.assembly.assemble_plan`.
     """
-    gain = plan.data_parallel_iteration_time / plan.iteration_time - 1
-    noise = profile_noise(profile, -(-plan.global_batch // plan.gpus))
+    gpus, seconds = fastest_data_parallel(costs)
+    gain = seconds / plan.iteration_time - 1
+    noise = profile_noise(profile, -(-plan.global_batch // gpus))
     if not 0 < gain < noise:
         return plan
-    if costs.gpu_counts[-1] < plan.gpus:
-        # All GPUs are not searched where fewer have the same shards.
-        costs = price(profile, costs.network, costs.global_batch, (*costs.gpu_counts, plan.gpus))
-    placement = data_parallel_placement(costs)
+    layers = len(costs.graph.layers)
+    placement = Placement(costs, (costs.gpu_counts.index(gpus),) * layers, (0,) * layers)
     kept = assemble_plan(
         profile,
         placement,
@@ -63,8 +64,9 @@ def without_noise(
     full = capacity is not None and any(use.total > capacity for use in kept.memory)
     if over or full or kept.over_limit:
         return plan
+    where = "" if gpus == plan.gpus else f" on {format_count(gpus, 'GPU')}"
     caveat = (
-        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP), less than the "
+        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP){where}, less than the "
         f"{100 * noise:.1f} % by which the profile's layers deviate from its iterations, or these from each other: DDP "
         "is kept (profile longer, on an idle machine, to tell more)"
     )

@@ -24,7 +24,9 @@ def data_parallel_time(costs: CostTable) -> float:
     if not costs.overlap:
         sync = sum(network.all_reduce_time(gpus, size) for size in costs.graph.gradient_bytes)
         return float(costs.compute[:, -1].sum()) + sync
-    return data_parallel_placement(costs).iteration_time
+    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], gpus))
+    layers = len(costs.graph.layers)
+    return Placement(everywhere, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers).iteration_time
 
 
 def fastest_data_parallel(costs: CostTable) -> tuple[int, float]:
@@ -32,10 +34,3 @@ def fastest_data_parallel(costs: CostTable) -> tuple[int, float]:
     times = data_parallel_times(costs)
     best = times.index(min(times))
     return costs.gpu_counts[best], times[best]
-
-
-def data_parallel_placement(costs: CostTable) -> Placement:
-    """Returns every layer on all GPUs, with the costs as run."""
-    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], costs.network.cluster.gpus))
-    layers = len(costs.graph.layers)
-    return Placement(everywhere, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers)

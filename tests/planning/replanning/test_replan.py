@@ -18,9 +18,9 @@ from deeppool.planning.check import check
 from deeppool.planning.replanning import replan as module
 from deeppool.planning.replanning.replan import costs_for_replan, replan
 from deeppool.planning.report.explain import is_explained
-from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.records import files
 from tests.costs.test_table import with_times_scaled
+from tests.planning import test_noise
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.replanning.test_profile_correction import run_with
 from tests.planning.search.test_published import breaks_its_limit
@@ -204,9 +204,8 @@ def test_the_bound_of_the_old_plan_is_of_what_its_goal_wants(goal):
 
 
 def test_a_replan_that_keeps_data_parallelism_holds_no_costs_of_other_counts():
-    other, profile = one_layer(1.8e-3 / 16)
-    noisy = dataclasses.replace(profile, checks=(IterationCheck(8, 1.5, 1.0, 0.0, 10),))
-    made = dp.plan(noisy, other.cluster, 16)
+    noisy = test_noise.profile(test_noise.check(8, 0.5))
+    made = dp.plan(noisy, test_noise.CLUSTER, test_noise.BATCH)
     again = replan(made, noisy, live_of(made, 1.0))
     assert again.after.data_parallel_kept
     assert not is_explained(again.after.layers)
