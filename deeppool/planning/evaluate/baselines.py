@@ -1,5 +1,6 @@
 """Iteration times of data parallelism in the same cost model, which plans are compared with."""
 
+import math
 from dataclasses import replace
 
 from deeppool.costs.table import CostTable
@@ -31,6 +32,10 @@ def data_parallel_time(costs: CostTable) -> float:
 
 def fastest_data_parallel(costs: CostTable) -> tuple[int, float]:
     """Returns the GPU count of the table on which data parallelism is fastest, the least of equals, and its seconds."""
-    times = data_parallel_times(costs)
-    best = times.index(min(times))
-    return costs.gpu_counts[best], times[best]
+    layers, best = len(costs.graph.layers), (0, math.inf)
+    computing = costs.compute.sum(axis=0)
+    for option in reversed(range(len(costs.gpu_counts))):
+        if computing[option] <= best[1]:
+            seconds = Placement(costs, (option,) * layers, (0,) * layers).iteration_time
+            best = min(best, (costs.gpu_counts[option], seconds), key=lambda found: (found[1], found[0]))
+    return best
