@@ -48,7 +48,8 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
     layout = figure.layout.to_plotly_json()
     meta = layout.get("meta") or {}
     original: dict[str, Any] = meta.get("original") or _original(layout)
-    if not original.get("height") or "margin" not in original:
+    # A placeholder has no place for texts.
+    if not original.get("height") or "t" not in original["margin"]:
         return None
     room = max(width - MARGIN - _longer_labels(layout), LEAST_ROOM)
     title = _wrapped(original["title"], room / TITLE_CHARACTER)

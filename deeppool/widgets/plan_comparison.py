@@ -92,7 +92,8 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         self.task.wait(INITIAL_WAIT)
         cached = self._cached()
         if cached is None:
-            return go.Figure(layout={"template": theme.template(), "height": HEIGHT})
+            hidden = {"visible": False}
+            return go.Figure(layout={"template": theme.template(), "height": HEIGHT, "xaxis": hidden, "yaxis": hidden})
         self._drawn = (self.view.value, self._query, False)
         _, draw = _FIGURES[self.view.value]
         return draw(cached, self._plan)
@@ -106,6 +107,8 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
             cached = self._cached()
             if cached is None:
                 self.fade()
+                with self.figure.turn:
+                    self.figure.update_layout(template=theme.template(dark=self._dark))
                 self.status.value = self._status_text()
                 return
             shown = (self.view.value, self._query, self._dark)
@@ -129,4 +132,5 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         failed, error = self._failure
         if failed == (self.view.value, self._query):
             return f'<span role="alert">{what} cannot be computed: {html.escape(str(error))}</span>'
-        return status_text(f"{what} is being computed; the faded figure is for the previous values.")
+        faded = "; the faded figure is for the previous values" if self.figure.data else ""
+        return status_text(f"{what} is being computed{faded}.")

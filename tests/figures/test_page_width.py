@@ -117,6 +117,7 @@ def test_what_has_room_is_left_alone() -> None:
     for name in FIGURES:
         assert page_layout(figure_of(name), WIDE) is None
     assert page_layout(go.Figure(), 360) is None
+    assert page_layout(go.Figure(layout={"height": 400}), 360) is None
 
 
 def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:

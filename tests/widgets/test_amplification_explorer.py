@@ -14,6 +14,7 @@ from deeppool import figures
 from deeppool.base import cancellation
 from deeppool.cluster.cluster import PRESETS, Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError, RunCancelledError, RunError
+from deeppool.figures import theme
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.plan_graph import MOST_NODES
 from deeppool.figures.timeline import MARK
@@ -21,7 +22,7 @@ from deeppool.planning.report.alternatives import alternatives_of
 from deeppool.planning.report.as_code import plan_command, plan_python
 from deeppool.planning.report.summary import summarise
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
-from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView, exploration
+from deeppool.widgets import AmplificationExplorer, CollocationPanel, TimelineView, exploration, plan_comparison
 from deeppool.widgets.amplification_explorer import FAILED, SEARCHING
 from deeppool.widgets.exploration import PlanQuery
 from deeppool.widgets.live_figure import FADED
@@ -255,6 +256,43 @@ def test_a_frontier_that_takes_long_holds_nothing_up(monkeypatch: pytest.MonkeyP
     assert asked[-1] == 1
     assert 2 not in asked or asked.index(2) == 0
     assert panel.compared.status.value == ""
+
+
+def test_before_the_first_frontier_is_known_its_place_is_empty_and_fits_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go_on = threading.Event()
+    quick = exploration.PlanCache.frontier
+    monkeypatch.setattr(plan_comparison, "INITIAL_WAIT", 0.0)
+    monkeypatch.setattr(exploration.PlanCache, "frontier", lambda *asked: may_go_on.wait(300) and quick(*asked))
+    panel = explorer()
+    try:
+        panel._page.width = 600
+        panel.dark = True
+        assert panel.problem == ""
+        assert "is being computed." in panel.compared.status.value
+        assert "previous" not in panel.compared.status.value
+        assert panel.comparison.layout.xaxis.visible is panel.comparison.layout.yaxis.visible is False
+    finally:
+        may_go_on.set()
+    assert_shows(panel, panel.plan)
+    assert panel.comparison.layout.xaxis.visible is panel.comparison.layout.yaxis.visible is None
+
+
+def test_a_faded_frontier_follows_the_pages_theme(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explorer()
+    assert panel.wait(300)
+    may_go_on = threading.Event()
+    quick = panel._plans.frontier
+    monkeypatch.setattr(panel._plans, "frontier", lambda query: may_go_on.wait(300) and quick(query))
+    panel.gpus.value = 8
+    try:
+        panel.dark = True
+        assert {trace.opacity for trace in panel.comparison.data} == {FADED}
+        assert panel.comparison.layout.template.layout.paper_bgcolor == theme.paper(dark=True)
+    finally:
+        may_go_on.set()
+    assert panel.wait(300)
 
 
 @dataclass
