@@ -8,6 +8,7 @@ import html
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import plotly.graph_objects as go
@@ -31,7 +32,7 @@ LEAST_ROOM = 80.0
 LEGEND_SYMBOL = 46
 """Width of a legend entry beside its text."""
 HEADING_LINES = 2
-"""Lines of a panel's heading that a figure has room for."""
+"""Lines of a panel's heading that a figure has room for at least; for those of its longest it always has."""
 HEADING_SIZE = 12
 """Size of the font of which these are the widths and heights."""
 
@@ -53,15 +54,12 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
         return None
     room = max(width - MARGIN - _longer_labels(layout), LEAST_ROOM)
     title = _wrapped(original["title"], room / TITLE_CHARACTER)
-    # As it was before it was wrapped for a wide page.
-    subtitle = original["subtitle"]
-    if max(map(len, subtitle.split("<br>"))) > room / CHARACTER:
-        subtitle = _wrapped(meta.get("subtitle", subtitle), room / CHARACTER)
+    subtitle = _fitted(original["subtitle"], meta.get("subtitle"), room / CHARACTER)
     above = TITLE_LINE * _more_lines(title, original["title"]) + SUBTITLE_LINE * _more_lines(
         subtitle, original["subtitle"]
     )
     legend = LEGEND_ROW * (_legend_rows(figure, room) - 1)
-    headings, rise, axes, grown = _headings(original, room)
+    headings, rise, axes, grown = _headings(original, meta.get("headings") or [], room)
     top = original["margin"]["t"] + above + legend + rise
     height = original["height"] + above + legend + rise + grown
     raised = TITLE_RAISE * ("<br>" in title and "<br>" not in original["title"])
@@ -136,7 +134,7 @@ def _longer_labels(layout: dict[str, Any]) -> float:
 
 
 def _headings(
-    original: dict[str, Any], room: float
+    original: dict[str, Any], unwrapped: Sequence[str], room: float
 ) -> tuple[list[dict[str, Any]], float, dict[str, dict[str, Any]], float]:
     """Returns all annotations, pixels that the first heading needs above the panels, axes, and pixels between them."""
     height: float = original["height"] - original["margin"]["t"] - original["margin"]["b"]
@@ -144,15 +142,16 @@ def _headings(
     tops = sorted({domain[1] for domain in original["domains"].values()}, reverse=True)
     extra = dict.fromkeys(tops, 0.0)
     wrapped = []
-    for each in original["annotations"]:
+    for each, whole in zip_longest(original["annotations"], unwrapped):
         top = next((top for top in tops if _is_heading(each, top)), None)
         if top is None:
             wrapped.append(each)
             continue
         size = (each.get("font") or {}).get("size", HEADING_SIZE) / HEADING_SIZE
         beside = [x for x in original["annotations"] if _is_heading(x, top)]
-        text = _wrapped(each["text"], _heading_room(each, beside, room) / (CHARACTER * size))
-        before = each["text"].count("<br>") + 1 if _is_centred(each) else HEADING_LINES
+        text = _fitted(each["text"], whole, _heading_room(each, beside, room) / (CHARACTER * size))
+        before = each["text"].count("<br>") + 1
+        before = before if _is_centred(each) else max(before, HEADING_LINES)
         extra[top] = max(extra[top], HEADING_LINE * size * (text.count("<br>") + 1 - before))
         wrapped.append({**each, "text": text})
     rise = extra.get(tops[0], 0) if tops else 0
@@ -209,6 +208,11 @@ def _legend_rows(figure: go.Figure, room: float) -> int:
     if sum(widths) <= room:
         return 1
     return math.ceil(len(widths) / max(1, int(room // max(widths))))
+
+
+def _fitted(text: str, whole: str | None, width: float) -> str:
+    """Returns a text that fits already, or wraps what it was before it was wrapped for a wide page."""
+    return _wrapped(whole or text, width) if max(map(len, text.split("<br>"))) > width else text
 
 
 def _wrapped(text: str, width: float) -> str:

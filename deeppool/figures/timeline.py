@@ -13,9 +13,9 @@ from deeppool.base.number_checks import real_number
 from deeppool.base.timeline import Span, SpanKind
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
+from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit, wrap_lines
 from deeppool.figures.timeline_rows import Row, Source, TimelinePanel, joined, panels_of
-from deeppool.units import format_seconds
+from deeppool.units import format_rate, format_seconds
 
 Window = tuple[float, float]
 """Start and end in seconds from the start of the iteration."""
@@ -27,8 +27,10 @@ MOST_BARS = 20_000
 MARK = 2.5
 """Width in pixels of the outline of a selected layer's spans."""
 _LABELS = 40
-_GAP = 52
-"""Pixels between two panels, for the heading of the lower one."""
+_LEAST_LINES, _LINE = 2, 15
+"""Lines of a heading that there is always room for, and the height of each in pixels."""
+_ABOVE_HEADING, _BESIDE_HEADING = 2, 22
+"""Pixels of the first panel's heading beside its lines, and of one between two panels."""
 
 
 _WHOLE, _ABOVE, _BELOW = (-0.42, 0.84), (-0.42, 0.52), (0.12, 0.3)
@@ -65,8 +67,12 @@ def timeline(
     longest = max(panel.duration for panel in panels)
     ranges = [_visible(panel.duration if relative else longest, window, relative) for panel in panels]
     rows = [[seen.part_of(row, kinds) for row in panel.rows] for panel, seen in zip(panels, ranges, strict=True)]
-    plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + _GAP * (len(panels) - 1)
-    axes = theme.stacked([len(found) for found in rows], gap=_GAP / plot_height if len(panels) > 1 else 0)
+    unwrapped = [_heading_text(panel) for panel in panels]
+    texts = [wrap_lines(text, theme.SUBTITLE_WIDTH) for text in unwrapped]
+    lines = [max(_LEAST_LINES, text.count("<br>") + 1) for text in texts]
+    gap = _BESIDE_HEADING + _LINE * max(lines)
+    plot_height = _row_height(max(map(len, rows))) * sum(map(len, rows)) + gap * (len(panels) - 1)
+    axes = theme.stacked([len(found) for found in rows], gap=gap / plot_height if len(panels) > 1 else 0)
     bars: list[Bar] = []
     headings = []
     for number, (panel, found, seen) in enumerate(zip(panels, rows, ranges, strict=True), start=1):
@@ -75,13 +81,18 @@ def timeline(
             seen.axis_range if window is not None else [0, seen.unit.of(seen.end) * 1.005 or 1]
         )
         axes[f"yaxis{name}"] |= _gpu_axis(found)
-        headings.append(_heading(panel, axes[f"yaxis{name}"]))
+        headings.append(_heading(texts[number - 1], axes[f"yaxis{name}"]))
         bars += [{**bar, "xaxis": f"x{name}", "yaxis": f"y{name}"} for bar in _bars(panel, found, seen, selected, dark)]
     _one_legend(bars)
     lowest = f"xaxis{len(panels)}" if len(panels) > 1 else "xaxis"
     axes[lowest]["title"] = {"text": f"time from the start of the iteration ({ranges[0].unit.name})"}
     heading = escape(title or "One iteration, GPU by GPU")
-    layout = theme.theme_layout(title=heading, plot_height=plot_height, heading_height=32, dark=dark)
+    layout = theme.theme_layout(
+        title=heading, plot_height=plot_height, heading_height=_ABOVE_HEADING + _LINE * lines[0], dark=dark
+    )
+    if unwrapped != texts:
+        # From which deeppool.figures.page_width wraps them for a narrow page.
+        layout["meta"] = {"headings": unwrapped}
     # Built as one dictionary, which plotly validates once: this figure is redrawn while a slider moves.
     return go.Figure({"data": bars, "layout": {**layout, **axes, "annotations": headings}})
 
@@ -130,12 +141,19 @@ def _checked(window: Window) -> Window:
     return start, end
 
 
-def _heading(panel: TimelinePanel, axis: Mapping[str, Any]) -> dict[str, object]:
-    """Returns a panel's heading as an annotation above its axis."""
-    share = f", foreground holds {100 * panel.held:.0f} % of GPU time" if panel.duration else ""
+def _heading_text(panel: TimelinePanel) -> str:
+    """Returns a panel's heading: what its times are based on, and below it what it shows."""
+    held = 100 * panel.held
+    percent = f"{held:.0f}" if held >= 1 else format_rate(held, 1)
+    share = f", foreground holds {percent} % of GPU time" if panel.duration else ""
     basis = f" {panel.basis}" if panel.basis else ""
+    return f"<b>{panel.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(panel.duration)}{share}"
+
+
+def _heading(text: str, axis: Mapping[str, Any]) -> dict[str, object]:
+    """Returns a panel's heading as an annotation above its axis."""
     return {
-        "text": f"<b>{panel.provenance}</b>{basis}<br>{escape(panel.title)}: {format_seconds(panel.duration)}{share}",
+        "text": text,
         "font": {"size": 12},
         "align": "left",
         "showarrow": False,

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 import deeppool as dp
+from deeppool.figures import theme
 from deeppool.figures.page_width import CHARACTER, MARGIN, TITLE_RAISE, page_layout, page_layouts
 from tests.figures.records import run_of, two_layer_plan
 
@@ -130,6 +131,18 @@ def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
                 assert CHARACTER * len(re.sub(r"<[^>]+>", "", line)) <= max(room, 80), line
     # The legend needs a row more.
     assert fitted(long, 640).layout.margin.t > fitted(before, 640).layout.margin.t
+
+
+@pytest.mark.parametrize("width", [360, 500, 640])
+def test_headings_that_were_wrapped_already_have_no_lines_that_end_early(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped = dp.figures.timeline(two_layer_plan())
+    monkeypatch.setattr(theme, "SUBTITLE_WIDTH", 1000)
+    whole = dp.figures.timeline(two_layer_plan())
+    assert headings(wrapped) != headings(whole)
+    assert headings(fitted(wrapped, width)) == headings(fitted(whole, width))
+    assert fitted(wrapped, width).layout.height == fitted(whole, width).layout.height
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -84,10 +85,29 @@ def test_a_plan_is_replayed_and_says_what_it_leans_on():
     plan = two_layer_plan()
     assert list(drawn_spans(figures.timeline(plan))) == list(drawn_spans(figures.timeline(simulate(plan))))
     assert headings(figures.timeline(plan)) == [
-        "<b>predicted</b> from measured layer times (Test CPU); transfers computed from the links of "
+        "<b>predicted</b> from measured layer times (Test CPU); transfers computed from the links of<br>"
         "dgx-a100; nothing overlaps the all-reduces"
         "<br>tiny, batch 64, limit 2: 46 ms, foreground holds 76 % of GPU time"
     ]
+
+
+def test_headings_fit_as_subtitles_do_and_have_room_above_their_panels():
+    for sources in ([two_layer_plan()], [run_of()], [run_of(), two_layer_plan()]):
+        figure = figures.timeline(*sources)
+        height = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+        domains = [axis.domain for axis in figure.select_yaxes()]
+        above = [figure.layout.margin.t] + [height * (high[0] - low[1]) for high, low in pairwise(domains)]
+        for text, room in zip(headings(figure), above, strict=True):
+            lines = text.split("<br>")
+            assert max(len(re.sub("<[^>]+>", "", line)) for line in lines) <= theme.SUBTITLE_WIDTH
+            assert room >= 15 * len(lines) + 20
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(0.9, "90"), (0.996, "100"), (0.0041, "0.4"), (0.00006, "0.006")])
+def test_a_share_below_one_percent_is_not_none(seconds, share):
+    spans = (Span(0, "forward", "a", 0.0, seconds), Span(0, "idle", "", seconds, 1.0))
+    (heading,) = headings(figures.timeline(Timeline("one", "measured", 1, spans)))
+    assert heading.endswith(f"foreground holds {share} % of GPU time")
 
 
 def test_a_transfer_beside_computing_holds_the_gpu_once():
