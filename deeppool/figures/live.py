@@ -36,7 +36,7 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, ended: bool = F
 
     Args:
         samples: samples of a live run in order; may be empty.
-        newest: number of newest samples drawn; the mean alone is taken over all samples.
+        newest: number of newest samples drawn; the means in the headings are taken over all samples.
         ended: whether the run has ended, so that nothing goes on now.
         dark: whether the page is dark.
 
@@ -53,7 +53,7 @@ def live(samples: Sequence[LiveSample], *, newest: int = NEWEST, ended: bool = F
         shared_xaxes=True,
         vertical_spacing=0.14,
         row_heights=[0.6, 0.4],
-        subplot_titles=_headings(shown, level, ended),
+        subplot_titles=_headings(samples, shown, level, ended),
     )
     figure.update_annotations(x=0, xanchor="left", align="left", font_size=13)
     figure.add_traces(_iterations(shown, unit, dark), rows=1, cols=1)
@@ -206,7 +206,10 @@ def _throughput(samples: Sequence[LiveSample], dark: bool) -> go.Scatter:
     )
 
 
-def _headings(samples: Sequence[LiveSample], level: float | None, ended: bool) -> list[str]:
+def _headings(
+    samples: Sequence[LiveSample], shown: Sequence[LiveSample], level: float | None, ended: bool
+) -> list[str]:
+    """Returns the mean of all iterations under the present bound against the level, and the throughput shown last."""
     none = f"Foreground: no iteration alone{' yet' * (not ended)}"
     above = none if level is None else f"Foreground: alone {format_seconds(level)}"
     latest = _latest(samples)
@@ -217,7 +220,7 @@ def _headings(samples: Sequence[LiveSample], level: float | None, ended: bool) -
             "" if bound is None else f" by a bound of {100 * bound:g} %"
         )
     gone = [f"rank {job.rank} has ended" for job in (samples[-1].background if samples else ()) if job.reason]
-    return [above, f"Background: {', '.join([_rate(throughput(samples), ended), *gone])}"]
+    return [above, f"Background: {', '.join([_rate(throughput(shown), ended), *gone])}"]
 
 
 def _rate(rates: Sequence[tuple[float, float | None]], ended: bool) -> str:

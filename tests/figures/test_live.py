@@ -165,6 +165,13 @@ def test_only_the_newest_samples_are_drawn_against_the_level_of_all() -> None:
     assert list(figure.layout.xaxis.range) == [1.2, 2.2]
 
 
+def test_the_slowdown_is_of_all_iterations_under_the_present_bound_also_of_those_that_are_not_drawn() -> None:
+    alone = [iteration(n / 10, "awake", 0.1) for n in range(5)]
+    beside = [iteration(1 + n / 10, "collocated", seconds) for n, seconds in enumerate((0.1, 0.1, 0.1, 0.14))]
+    above = figures.live([*alone, *beside], newest=1, ended=True).layout.annotations[0].text
+    assert above == "Foreground: alone 100 ms, collocated +10.0 %"
+
+
 def test_units_stand_on_the_axes_and_a_start_does_not_stretch_them() -> None:
     slow = iteration(0.0, "warming up", 30.0)
     figure = figures.live([slow, *(iteration(n / 10, "awake", 0.1) for n in range(1, 60))])
