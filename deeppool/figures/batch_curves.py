@@ -25,6 +25,8 @@ MOST = 8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 NAME_LENGTH = 26
 """Characters of a name in the legend; more where shortened names would be equal."""
+_FAR = 6.25
+"""Ratio of two times from which two of 1, 2 and 5, and their powers of ten, lie between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,14 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         ticktext=[*map(str, sizes), str(BEYOND * sizes[-1])],
         range=[math.log10(sizes[0] / 1.15), math.log10(BEYOND * sizes[-1] * 1.15)],
     )
+    times = [value for trace in figure.data for value in trace.y]
     figure.update_yaxes(
-        title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", dtick="D2", tickformat=",.4~r"
+        title_text=f"time ({unit.name}, log)",
+        type="log",
+        minor_ticks="outside",
+        # Between times that are alike there may be none of 1, 2 and 5: plotly then labels others.
+        dtick="D2" if max(times) >= _FAR * min(times) else None,
+        tickformat=",.4~r",
     )
     return theme.apply_theme(
         figure,

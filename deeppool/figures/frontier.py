@@ -16,6 +16,8 @@ from deeppool.planning.search.frontier import Frontier
 _LOG_ABOVE = 4.0
 """Ratio of the largest to the smallest value above which an axis is logarithmic: beside one GPU, plans for eight would
 look alike."""
+_ALIKE = 1e-6
+"""Difference of values, as a fraction of them, up to which they are one value."""
 _MANY_POWERS = 3.5
 """Powers of ten on an axis above which only powers of ten are labelled."""
 THIS_PLAN = "this plan"
@@ -39,9 +41,10 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]
     times = [*found.data_parallel_iteration_times, *(point.iteration_time for point in found.points)]
     layout = theme.theme_layout(
-        title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPUs: every efficient plan",
-        subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient plans, "
-        f"{found.claim}; squares: data parallelism on so many GPUs",
+        title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPU{'s' * (found.gpus > 1)}: "
+        "every efficient plan",
+        subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient "
+        f"plan{'s' * (len(found.points) > 1)}, {found.claim}; squares: data parallelism on so many GPUs",
         plot_height=300,
         dark=dark,
     )
@@ -132,7 +135,8 @@ def _hover(where: str, unit: TimeUnit) -> str:
 def _axis(title: str, values: Sequence[float], unit: TimeUnit) -> dict[str, object]:
     least, most = unit.of(min(values)), unit.of(max(values))
     if most <= _LOG_ABOVE * least:
-        margin = 0.06 * (most - least) or 0.1 * most
+        # Times of one plan may differ in their last digit, whose axis has no ticks.
+        margin = 0.06 * (most - least) if most - least > _ALIKE * most else 0.1 * most
         return {"title": {"text": f"{title}{unit.name})"}, "type": "linear", "range": [least - margin, most + margin]}
     low, high = math.log10(least), math.log10(most)
     margin = 0.06 * (high - low)

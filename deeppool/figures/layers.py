@@ -21,8 +21,8 @@ _LABELS = 44
 """Slanted names that fit side by side on a laptop."""
 _LINEAR_UP_TO = 8
 """GPU count above which the axis of GPUs is logarithmic."""
-_COUNT_TICKS = 5
-"""Tick labels that fit into the first panel."""
+_COUNT_TICKS = 7
+"""Tick labels that fit one above another into the first panel."""
 
 
 @typed
@@ -184,7 +184,11 @@ def _count_axis(plan: Plan) -> dict[str, object]:
         return {"title": {"text": "GPUs"}, "tickvals": used, "range": [0, 1.08 * plan.gpus]}
     # From one half, so that a bar of one GPU is visible.
     bounds = [math.log10(0.5), math.log10(1.2 * plan.gpus)]
-    shown = used[::-2][::-1] if len(used) > _COUNT_TICKS else used
+    least = (bounds[1] - bounds[0]) / _COUNT_TICKS
+    shown: list[int] = []
+    for count in reversed(used):
+        if not shown or math.log10(shown[0] / count) >= least:
+            shown.insert(0, count)
     return {"title": {"text": "GPUs (log)"}, "type": "log", "tickvals": shown, "range": bounds}
 
 

@@ -142,7 +142,7 @@ class ProfilePanel(Panel):
         self.output = ipywidgets.Text(
             description="save to",
             value="" if output is None else str(output),
-            placeholder="a file, for example vgg16.json; needed to resume",
+            placeholder="for example vgg16.json; needed to resume",
             continuous_update=False,
             style=WIDE,
             layout={"width": "28em"},
@@ -153,7 +153,7 @@ class ProfilePanel(Panel):
         )
         self.view = ipywidgets.Dropdown(description="figure", options=VIEWS, style=WIDE, layout={"width": "20em"})
         self.batch = ipywidgets.Dropdown(
-            description="times at per-GPU batch", options=[1], style=WIDE, layout={"width": "16em"}
+            description="times at per-GPU batch", options=[1], style=WIDE, layout={"width": "19em"}
         )
         self.table = SortableTable(sort_by=SUM, descending=True, most=MOST)
 

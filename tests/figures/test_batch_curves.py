@@ -116,6 +116,14 @@ def test_axes_have_units():
     assert list(figure.layout.xaxis.tickvals) == [1, 4, 16, 32]
 
 
+def test_times_that_are_alike_have_ticks_between_them_too():
+    assert figures.batch_curves(profile(), [0]).layout.yaxis.dtick == "D2"
+    times = (61e-6, 65e-6, 63e-6)
+    alike = make_profile(make_graph([()]), [Measurement("signature0", times, times, (0.0, 0.0, 0.0))], SIZES)
+    # Plotly's own choice; of 1, 2 and 5 none lies between 122 and 130.
+    assert figures.batch_curves(alike).layout.yaxis.dtick is None
+
+
 @pytest.mark.parametrize(
     ("layers", "phrase"),
     [

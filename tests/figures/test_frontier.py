@@ -63,6 +63,20 @@ def test_everything_lies_within_the_axes_and_the_axes_have_units():
             assert axis.title.text.endswith(tuple(f" ({unit}{scale})" for unit in ("GPU-s", "s", "GPU-ms", "ms")))
 
 
+def test_times_that_differ_in_their_last_digit_have_an_axis_with_room_beside_them():
+    found = frontier(PROFILE, Cluster(1), 16)
+    (point,) = found.points
+    alike = replace(point, gpu_seconds=math.nextafter(point.gpu_seconds, 1.0))
+    low, high = figures.frontier(replace(found, points=(alike,))).layout.xaxis.range
+    assert high - low > 0.1 * high
+
+
+def test_one_gpu_and_one_plan_are_in_the_singular():
+    layout = figures.frontier(frontier(PROFILE, Cluster(1), 16)).layout
+    assert "on 1 GPU:" in layout.title.text
+    assert "1 efficient plan," in layout.title.subtitle.text
+
+
 @pytest.mark.parametrize(("gpus", "batch"), [(256, 2048), (1024, 4096)])
 def test_an_axis_over_powers_names_round_times_in_its_range(gpus, batch):
     axis = figures.frontier(frontier(PROFILE, Cluster(gpus, inside=CLUSTER.inside), batch)).layout.yaxis

@@ -102,6 +102,15 @@ def test_gpu_counts_of_a_large_cluster_are_on_a_log_axis_that_shows_one_gpu():
     assert list(axis.tickvals) == [1, 256]
 
 
+def test_gpu_counts_whose_labels_would_overlap_are_labelled_in_part():
+    counts = [1, 2, 4, 8, 16, 32]
+    plan = plan_of(*(layer(f"conv{n}", n, forward=1.0) for n in counts), gpus=32)
+    assert list(figures.layers(plan).layout.yaxis.tickvals) == counts
+    # Over three powers of ten, 4 and 8 are less than a line of text apart.
+    plan = plan_of(*(layer(f"conv{n}", n, forward=1.0) for n in (1, 4, 8)), gpus=1024)
+    assert list(figures.layers(plan).layout.yaxis.tickvals) == [1, 8, 1024]
+
+
 def test_the_subtitle_says_the_times_are_predicted_and_from_what():
     subtitle = figures.layers(two_layer_plan()).layout.title.subtitle.text
     assert subtitle.startswith("<b>predicted</b> from measured layer times (Test CPU)")
