@@ -103,7 +103,8 @@ def _of_one_layer(record: PlanAlternatives, layer: LayerAlternatives, dark: bool
     figure.update_layout(barmode="stack", yaxis_range=[0, 1.18 * unit.of(max(cost.time for cost in layer.counts))])
     return theme.apply_theme(
         figure,
-        title=f"{escape(shorten(layer.name, 60))}: why {layer.gpu_count:,} of {record.gpus:,} GPUs",
+        title=f"{escape(shorten(layer.name, 60))}: why {layer.gpu_count:,} of {record.gpus:,} "
+        f"GPU{'s' * (record.gpus > 1)}",
         subtitle=f"<b>predicted</b>; {_limit(record)}; {escape(layer.reason) or 'no other count was searched'}",
         plot_height=300,
         dark=dark,

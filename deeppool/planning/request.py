@@ -13,7 +13,7 @@ from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import GpuCounts, LimitScope, Search
 from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.table import Profile
-from deeppool.units import format_bytes
+from deeppool.units import format_bytes, format_count
 
 MAXIMUM_BATCH = 10**9
 """Largest global batch: the bytes of its activations are a number of 64 bits."""
@@ -71,7 +71,7 @@ def check_batch(gpus: int, global_batch: int) -> int:
     if gpus > global_batch:
         raise PlanError(
             f"{gpus} GPUs cannot share a global batch of {global_batch}: each needs a sample "
-            f"(at most {global_batch} GPUs, or a larger batch)"
+            f"(at most {format_count(global_batch, 'GPU')}, or a larger batch)"
         )
     return global_batch
 

@@ -17,7 +17,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network, NetworkModel
 from deeppool.errors import DocumentError, InvalidValueError, MissingProfileError, PlanError
 from deeppool.graph.series_parallel import ParallelBlock, layers_of
-from deeppool.planning import assembly
+from deeppool.planning import assembly, planner
 from deeppool.planning.evaluate.alternatives import alternative_costs
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
@@ -196,6 +196,13 @@ def test_more_gpus_than_samples_are_rejected():
         PlanError, match=r"8 GPUs cannot share a global batch of 4: .*\(at most 4 GPUs, or a larger batch\)"
     ):
         plan(small_profile(), 8, 4)
+    with pytest.raises(PlanError, match=r"\(at most 1 GPU, or a larger batch\)"):
+        plan(small_profile(), 8, 1)
+
+
+def test_a_plan_and_a_frontier_on_one_gpu_are_in_the_singular():
+    assert " on 1 GPU (" in str(plan(small_profile(), 1, 4))
+    assert " on 1 GPU (" in str(planner.frontier(small_profile(), 1, 4))
 
 
 def test_batch_smaller_than_any_measured_is_rejected():

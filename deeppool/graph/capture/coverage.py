@@ -52,7 +52,8 @@ class Coverage:
         calls = sum(count for _, count in self.operators)
         frozen = f", {format_bytes(self.frozen_bytes)} frozen" if self.frozen_bytes else ""
         return (
-            f"{self.layers} layers ({self.distinct} distinct) of {calls} operators, {self.structure}; "
+            f"{format_count(self.layers, 'layer')} ({self.distinct} distinct) of {format_count(calls, 'operator')}, "
+            f"{self.structure}; "
             f"{100 * self.share:.4g} % of {format_bytes(self.parameter_bytes)} of parameters{frozen}"
         )
 

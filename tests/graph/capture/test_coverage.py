@@ -27,6 +27,11 @@ class WithUnused(nn.Module):
         return self.head(self.again(self.body(x).relu()))
 
 
+def test_one_layer_is_in_the_singular():
+    # Beside its own operator it has the loss.
+    assert str(coverage(capture(nn.Linear(4, 4), (4,)))).startswith("1 layer (1 distinct) of 2 operators, ")
+
+
 def test_parameters_are_counted_once_and_unused_ones_are_named():
     model = WithUnused()
     found = coverage(capture(model, (8,)))
