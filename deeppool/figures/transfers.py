@@ -115,7 +115,8 @@ def _predicted_subtitle(compared: TransferComparison) -> str:
 def _measured_subtitle(compared: MeasuredTransfers) -> str:
     return (
         f"<b>measured</b> on {escape(compared.device_name)}, global batch {compared.global_batch}, "
-        f"{compared.repetitions} repetitions by turns: medians (fastest - slowest); one mark is <b>predicted</b>"
+        f"{format_count(compared.repetitions, 'repetition')} by turns: medians (fastest - slowest); one mark is "
+        "<b>predicted</b>"
     )
 
 

@@ -8,7 +8,7 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.records.confidence_interval import format_ratio
 from deeppool.records.measured_ways import MeasuredWays
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 
 @typed
@@ -65,8 +65,9 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)}, batch {record.global_batch} on {record.ranks} ranks{late}",
-        subtitle=f"<b>measured</b> on {escape(record.device_name)}, {record.repetitions} repetitions by turns (lines: "
-        f"95 % confidence){'' if predicted is None else '; marks <b>predicted</b>'}",
+        subtitle=f"<b>measured</b> on {escape(record.device_name)}, "
+        f"{format_count(record.repetitions, 'repetition')} by turns (lines: 95 % confidence)"
+        f"{'' if predicted is None else '; marks <b>predicted</b>'}",
         plot_height=max(160, 34 * len(rows)),
         dark=dark,
     )

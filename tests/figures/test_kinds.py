@@ -54,6 +54,10 @@ def test_every_kind_has_a_figure_in_both_themes_or_a_reason(kind) -> None:
     assert drawn.to_plotly_json()["data"] != [] and to_json(record)["format"] == f"deeppool/{kind}"
 
 
+def test_one_repetition_is_in_the_singular() -> None:
+    assert " 1 repetition by turns" in figures.of(recorded("measured-transfers")).layout.title.subtitle.text
+
+
 def test_only_kinds_of_records_have_reasons() -> None:
     assert set(WITHOUT_FIGURE) < set(KINDS)
 

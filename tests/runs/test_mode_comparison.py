@@ -1,6 +1,7 @@
 """Training modes compared live: what is trained, what is recorded, and the numbers made of it."""
 
 import math
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import numpy as np
@@ -60,6 +61,12 @@ COMPARISON = ModeComparison(
         for seed in range(3)
     ),
 )  # fmt: skip
+
+
+def test_one_seed_is_in_the_singular() -> None:
+    assert str(COMPARISON).startswith("digits on 4 ranks, 3 seeds (")
+    one = replace(COMPARISON, trainings=tuple(each for each in COMPARISON.trainings if each.seed == 0))
+    assert str(one).startswith("digits on 4 ranks, 1 seed (")
 
 
 def test_gains_are_paired_by_seed_with_students_interval() -> None:

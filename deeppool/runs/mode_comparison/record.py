@@ -7,7 +7,7 @@ from typing import Literal
 
 from deeppool.collectives.partial.firing import Mode
 from deeppool.records.confidence_interval import confidence_half_width
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 VIRTUAL = "virtual clock"
 """Device name of comparisons whose gradients are computed and whose times are simulated."""
@@ -102,7 +102,8 @@ class ModeComparison:
 
     def __str__(self) -> str:
         heading = (
-            f"{self.task} on {self.ranks} ranks, {len(self.of(self.modes[0]))} seeds ({self.basis}, {self.device_name})"
+            f"{self.task} on {format_count(self.ranks, 'rank')}, {format_count(len(self.of(self.modes[0])), 'seed')} "
+            f"({self.basis}, {self.device_name})"
         )
         return "\n  ".join([heading, *map(self._line, self.modes)])
 
