@@ -25,8 +25,6 @@ MOST = 8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 NAME_LENGTH = 26
 """Characters of a name in the legend; more where shortened names would be equal."""
-_FAR = 6.25
-"""Ratio of two times from which two of 1, 2 and 5, and their powers of ten, lie between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,8 @@ def batch_curves(profile: Profile, layers: Sequence[int | str] = (), *, dark: bo
         ticktext=[*map(str, sizes), str(BEYOND * sizes[-1])],
         range=[math.log10(sizes[0] / 1.15), math.log10(BEYOND * sizes[-1] * 1.15)],
     )
-    times = [value for trace in figure.data for value in trace.y]
-    figure.update_yaxes(
-        title_text=f"time ({unit.name}, log)",
-        type="log",
-        minor_ticks="outside",
-        # Between times that are alike there may be none of 1, 2 and 5: plotly then labels others.
-        dtick="D2" if max(times) >= _FAR * min(times) else None,
-        tickformat=",.4~r",
-    )
+    ticks = theme.log_ticks(end for trace in figure.data for end in _ends(trace))
+    figure.update_yaxes(title_text=f"time ({unit.name}, log)", type="log", minor_ticks="outside", **ticks)
     return theme.apply_theme(
         figure,
         title=_title(profile, indices),
@@ -224,6 +215,13 @@ def _whole(profile: Profile, unit: TimeUnit) -> go.Scatter:
             "<b>whole iteration</b><br>batch %{x}: %{customdata[0]}, measured<br>%{customdata[1]}<extra></extra>"
         ),
     )
+
+
+def _ends(trace: go.Scatter) -> Iterator[float]:
+    """Yields the values of a trace, and the ends of their error bars."""
+    yield from trace.y
+    for value, error in zip(trace.y, trace.error_y.array or (), strict=False):
+        yield from (value - error, value + error)
 
 
 def _between(first: int, last: int) -> list[int]:

@@ -102,7 +102,7 @@ def scaling(
                 line = [x for x in chosen[panel] if (x.strategy, x.parallelism) == (strategy, parallelism)]
                 if line:
                     figure.add_trace(_line(line, place, value), row=1, col=column)
-        _label_axes(figure, study, panel, column)
+        _label_axes(figure, study, panel, chosen[panel], column)
     return theme.apply_theme(
         figure,
         title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
@@ -172,7 +172,7 @@ def _draw_linear(figure: go.Figure, study: ScalingStudy, column: int, dark: bool
     figure.add_trace(linear, row=1, col=column)
 
 
-def _label_axes(figure: go.Figure, study: ScalingStudy, panel: Panel, column: int) -> None:
+def _label_axes(figure: go.Figure, study: ScalingStudy, panel: Panel, shown: list[ScalingPoint], column: int) -> None:
     if panel == "network":
         gigabits = [8 * speed / 1e9 for speed in study.bandwidths]
         names = [format_bit_rate(speed) for speed in study.bandwidths]
@@ -184,7 +184,9 @@ def _label_axes(figure: go.Figure, study: ScalingStudy, panel: Panel, column: in
     if panel == "batch":
         figure.update_yaxes(type="log", dtick=math.log10(2), row=1, col=column, title_text="samples per GPU (log)")
     else:
-        figure.update_yaxes(type="log", dtick=1, row=1, col=column, title_text="speed-up over one GPU (log)")
+        linear = study.gpu_counts if panel == "speed-up" else ()
+        ticks = theme.log_ticks([*linear, *(point.speedup for point in shown)])
+        figure.update_yaxes(type="log", row=1, col=column, title_text="speed-up over one GPU (log)", **ticks)
 
 
 def _subtitle(study: ScalingStudy) -> str:

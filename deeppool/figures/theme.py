@@ -1,6 +1,6 @@
 """Appearance of all figures: one colour per span kind, a light and a dark template."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, get_args
 
@@ -24,6 +24,8 @@ _GRID = {False: "#D9DDE2", True: "#33383F"}
 _IDLE = {False: "#E4E7EB", True: "#3A3F47"}
 _NEUTRAL = {False: "#6E7781", True: "#9AA4AF"}
 _SOFT = {False: "#B4BCC5", True: "#59626C"}
+_FAR = 6.25
+"""Ratio of two values from which two of 1, 2 and 5, and their powers of ten, lie between them."""
 SUBTITLE_WIDTH = 90
 """Characters of a subtitle's line."""
 _BOTTOM = 56
@@ -165,6 +167,16 @@ def named_rows(names: Sequence[str], step: int = 1) -> dict[str, object]:
         "range": [max(len(names), 1) - 0.5, -0.5],
         "showgrid": False,
     }
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, object]:
+    """Returns the ticks of a logarithmic axis over these values: 1, 2, 5 and so on where two of them lie between.
+
+    Between values that are alike there may be none of 1, 2 and 5: plotly then labels others.
+    """
+    found = list(values)
+    # Without a format, plotly writes 20 and 200 between powers of ten as "2".
+    return {"dtick": "D2", "tickformat": ",.4~r"} if max(found) >= _FAR * min(found) else {}
 
 
 def stacked(shares: Sequence[float], *, gap: float) -> dict[str, dict[str, object]]:

@@ -122,6 +122,9 @@ def test_times_that_are_alike_have_ticks_between_them_too():
     alike = make_profile(make_graph([()]), [Measurement("signature0", times, times, (0.0, 0.0, 0.0))], SIZES)
     # Plotly's own choice; of 1, 2 and 5 none lies between 122 and 130.
     assert figures.batch_curves(alike).layout.yaxis.dtick is None
+    # With an error bar that reaches far.
+    uncertain = make_profile(make_graph([()]), [Measurement("signature0", times, times, (0.0, 0.9, 0.0))], SIZES)
+    assert figures.batch_curves(uncertain, [0]).layout.yaxis.dtick == "D2"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,15 @@ def test_the_first_panel_is_speedup_over_gpus_at_the_fastest_network(study):
     assert list(lines["linear"].x) == list(lines["linear"].y) == [1, 8]
 
 
+def test_speedups_below_ten_have_labels_beside_one(study):
+    figure = figures.scaling(study)
+    assert figure.layout.yaxis.dtick == "D2"
+    assert figure.layout.yaxis.tickformat == ",.4~r"
+    # Those of one GPU count may lie between 2 and 5.
+    speedups = [y for trace in panel(figure, 3).values() for y in trace.y]
+    assert figure.layout.yaxis3.dtick == ("D2" if max(speedups) >= 6.25 * min(speedups) else None)
+
+
 def test_the_second_panel_is_the_best_per_gpu_batch(study):
     lines = panel(figures.scaling(study), 2)
     assert set(lines) == {f"batch-optimal, {parallelism}" for parallelism in PARALLELISMS}
