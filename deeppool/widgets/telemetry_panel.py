@@ -60,11 +60,15 @@ class TelemetryPanel(Panel):
 
 
 def describe(telemetry: Telemetry) -> str:
-    """Returns HTML with the power and energy of each GPU, or why none is shown, and the processes, busiest first."""
+    """Returns HTML with the power and energy of each GPU, or why none is shown, and the processes, busiest first.
+
+    All of them at the time of the last sample, since when a run may have ended, and its processes with it.
+    """
     rows = [html.escape(f"no GPU: {telemetry.gpu_problem}")] if telemetry.gpu_problem else []
     if not telemetry.samples:
         return "<br>".join([*rows, "no sample yet"])
     last = telemetry.samples[-1]
+    rows.append(f"at {last.time:.1f} s:")
     for index, (name, gpu) in enumerate(zip(telemetry.gpus, last.gpus, strict=True)):
         power = "power unknown" if gpu.power is None else f"{gpu.power:.0f} W"
         energy = "" if gpu.energy is None else f", {gpu.energy:.0f} J so far"

@@ -37,6 +37,7 @@ def test_only_the_newest_samples_are_drawn() -> None:
 
 def test_words_name_the_problem_or_the_power_and_the_busiest_process_first() -> None:
     assert describe(telemetry()).split("<br>") == [
+        f"at {telemetry().samples[-1].time:.1f} s:",
         "GPU 0 (H200): 321 W, 10 J so far",
         "rank (8): 0.90 cores, 1.0 GiB",
         "&lt;launcher&gt; (7): 0.10 cores, 1.0 GiB",
