@@ -188,6 +188,8 @@ def _bound(samples: Sequence[LiveSample], level: float | None, unit: TimeUnit) -
         line={"color": theme.VERMILLION, "width": 2, "dash": "dash", "shape": "hv"},
         customdata=[None if bound is None else f"{100 * bound:g} %" for _, bound in held],
         hovertemplate="bound on the mean: %{customdata} above alone<extra></extra>",
+        # Without one none can be set while the run goes on.
+        showlegend=any(bound is not None for _, bound in held),
     )
 
 

@@ -56,6 +56,11 @@ def test_the_bound_is_a_step_above_the_level_alone_where_it_was_changed() -> Non
     assert bound.line.shape == "hv"
 
 
+def test_the_legend_has_a_bound_where_there_is_one() -> None:
+    assert traces(figures.live(RUN))["bound"].showlegend
+    assert not traces(figures.live(RUN[:3]))["bound"].showlegend
+
+
 def test_throughput_is_what_a_job_did_between_two_of_its_tellings() -> None:
     assert throughput(RUN) == [
         (0.1, None),
