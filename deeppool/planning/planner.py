@@ -137,7 +137,7 @@ def plan_from_costs(
         published = search_published(costs, amplification_limit)
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
     elif goal != "fastest":
-        result = search_for_goal(costs, goal, background, memory)
+        result = search_for_goal(costs, background, memory)
     else:
         result = search_fitting(costs, amplification_limit, limit_scope, memory, proving=proving)
     search_time = time.perf_counter() - started

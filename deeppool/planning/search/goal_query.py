@@ -1,5 +1,7 @@
 """The efficient plan that serves a goal best (see :mod:`deeppool.planning.goal`): a query of the frontier."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE
@@ -8,23 +10,22 @@ from deeppool.errors import PlanError
 from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.goal import Goal, GoalBackground
+from deeppool.planning.goal import GoalBackground
 from deeppool.planning.search.efficient_plans import EfficientPlans, efficient_plans
+from deeppool.planning.search.hill_climbing import climb
 from deeppool.planning.search.limited_costs import ROUNDING
+from deeppool.planning.search.memory_constrained import search_fitting
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
 
-def search_for_goal(
-    costs: CostTable, goal: Goal, background: GoalBackground | None, memory: MemoryModel
-) -> SearchResult:
+def search_for_goal(costs: CostTable, background: GoalBackground | None, memory: MemoryModel) -> SearchResult:
     """Returns the efficient plan that serves a goal best, of those found that fit into the memory of a GPU.
 
     Args:
         costs: costs of layers and transfers.
-        goal: one other than ``fastest``.
-        background: of goal ``cluster_throughput``.
+        background: of goal ``cluster_throughput``; None: goal ``ddp_speed``.
         memory: what plans hold; no plan is refused where it is unknown.
 
     Raises:
@@ -33,29 +34,62 @@ def search_for_goal(
     found = efficient_plans(costs)
     # A bounded search may have no plan as fast as data parallelism.
     slowest = max(fastest_data_parallel(costs)[1], float(found.time[0])) * (1 + TOLERANCE)
-    values = _values(goal, background, costs, found.time, found.work)
-    fast = np.nonzero(found.time <= slowest)[0]
-    capacity = costs.network.cluster.memory
-    fitting = [index for index in fast.tolist() if memory.fits(Placement(costs, *found.trace(index)).gpus, capacity)]
-    if not fitting:
+    values = _values(background, costs, found.time, found.work)
+    fast = np.nonzero(found.time <= slowest)[0].tolist()
+    plans = {index: Placement(costs, *found.trace(index)) for index in fast}
+    fitting = [index for index in fast if memory.fits(plans[index].gpus, costs.network.cluster.memory)]
+    best, *others = sorted(fast, key=lambda index: (-values[index], found.time[index]))
+    if best in fitting:
+        made, seconds, work = plans[best], float(found.time[best]), float(found.work[best])
+    else:
+        known = [plans[index] for index in others if index in fitting][:1]
+        made = _fitting(costs, background, memory, slowest, known)
+        seconds, work = made.iteration_time, made.gpu_seconds
+    if background is None:
+        gap = work / found.least_work(slowest)
+    else:
+        served = float(_values(background, costs, np.array(seconds), np.array(work)))
+        gap = _most_throughput(background, costs, found, slowest) / served
+    return SearchResult(made.options, made.starts, seconds, certificate(max(1.0, gap)))
+
+
+def _fitting(
+    costs: CostTable, background: GoalBackground | None, memory: MemoryModel, slowest: float, known: list[Placement]
+) -> Placement:
+    """Returns the plan that serves a goal best of those found that fit and take at most ``slowest`` seconds.
+
+    They are those that are known, data parallelism and the fastest one that fits, and what small changes make of these.
+
+    Raises:
+        PlanError: there are none.
+    """
+    capacity, layers = costs.network.cluster.memory, len(costs.graph.layers)
+
+    def permitted(plan: Placement, _: Iterable[int] = ()) -> bool:
+        return plan.iteration_time <= slowest and memory.fits(plan.gpus, capacity)
+
+    def cost(plan: Placement) -> float:
+        value = float(_values(background, costs, np.array(plan.iteration_time), np.array(plan.gpu_seconds)))
+        return -value if background is None else 1 / value
+
+    uniform = [Placement(costs, (option,) * layers, (0,) * layers) for option in range(len(costs.gpu_counts))]
+    starts = [*known, *uniform]
+    if any(memory.fits(plan.gpus, capacity) for plan in uniform):
+        fastest = search_fitting(costs, None, "layer", memory)
+        starts.append(Placement(costs, fastest.choices, fastest.starts))
+    starts = [plan for plan in starts if permitted(plan)]
+    if not starts:
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
-            f"{format_bytes(costs.network.cluster.memory or 0)} (plan for goal 'fastest', or on more GPUs)"
+            f"{format_bytes(capacity or 0)} (plan for goal 'fastest', or on more GPUs)"
         )
-    best = max(fitting, key=lambda index: (values[index], -found.time[index]))
-    if background is None:
-        gap = float(found.work[best]) / found.least_work(slowest)
-    else:
-        gap = _most_throughput(background, costs, found, slowest) / float(values[best])
-    options, starts = found.trace(best)
-    return SearchResult(options, starts, float(found.time[best]), certificate(max(1.0, gap)))
+    return min((climb(plan, permitted, value=cost) for plan in starts), key=cost)
 
 
-def _values(goal: Goal, background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:
+def _values(background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:
     """Returns what a goal wants as much of as there can be: fewer GPU-seconds, or samples per second."""
-    if goal == "ddp_speed":
+    if background is None:
         return -work
-    assert background is not None
     gpus = costs.network.cluster.gpus
     throughput: Floats = costs.global_batch / time + (gpus - work / time) / background.sample_time
     return throughput

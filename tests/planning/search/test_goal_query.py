@@ -86,6 +86,17 @@ def test_options_that_do_not_go_together_are_refused(options, message):
         dp.plan(one_layer(10e-3), 4, 16, **options)
 
 
+@pytest.mark.parametrize(("memory", "gpus"), [(16e6, 1), (15e6, 2), (4e6, 4)])
+def test_where_the_best_plan_does_not_fit_the_best_one_that_does_is_found(memory, gpus):
+    """10 ms on any number of GPUs, of which one holds 16 MB, two hold 8 MB each, and four 4 MB."""
+    graph = make_graph([()], parameter_bytes=[0], activation_bytes=[10**6])
+    profile = profile_from_times(graph, [lambda b: 10e-3])
+    served = [dp.plan(profile, 4, 16, goal="ddp_speed", memory=memory)]
+    served.append(dp.plan(profile, 4, 16, goal="cluster_throughput", background=profile, memory=memory))
+    assert [(made.layers[0].gpu_count, made.iteration_time) for made in served] == [(gpus, 10e-3)] * 2
+    assert served[0].optimality == ("exact" if gpus == 1 else f"bound {gpus}.000")
+
+
 def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
     profile = dp.estimate("vgg16", gpu="a100-80", precision="fp16")
     with pytest.raises(PlanError, match=r"as fast as data parallelism was found to fit into 953\.7 MiB"):
