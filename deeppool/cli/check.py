@@ -14,11 +14,11 @@ def check(
     profile_file: ProfileArgument,
     as_json: AsJson = False,
 ) -> None:
-    """Check PLAN without the search that made it: its times, its limit, and how far from the optimum it can be.
+    """Check PLAN without the search that made it: its times, limit and memory, and how far from the optimum it can be.
 
-    Times are computed again from PROFILE. The factor comes from a lower bound that shares no code with the search. For
-    models without branches in the paper's network model it decides whether the plan is the fastest one; else it may be
-    larger than the factor that the plan claims. Exit code 1 if anything in the plan does not hold.
+    Times and memory are computed again from PROFILE. The factor comes from a lower bound that shares no code with the
+    search. For models without branches in the paper's network model it decides whether the plan is the fastest one;
+    else it may be larger than the factor that the plan claims. Exit code 1 if anything in the plan does not hold.
 
     Example: `deeppool check plan.json profile.json`
     """

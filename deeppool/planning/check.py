@@ -1,7 +1,7 @@
 """``dp.check``: a plan timed again from a profile, and how far from the optimum it is, proved without the search."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deeppool.base.arguments import typed
@@ -9,14 +9,17 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import PlanError
+from deeppool.planning.evaluate.baselines import data_parallel_time, fastest_data_parallel
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
-from deeppool.units import format_count, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 SAME_TIME = 1e-6
 """Relative difference between two times that count as equal."""
+FASTEST = ("GPU count of fastest_data_parallel", "time of fastest_data_parallel")
 AGAIN = "plan again; was the file edited, or made by another version?"
 
 
@@ -79,24 +82,29 @@ def check(plan: Plan, profile: Profile) -> PlanCheck:
         profile: the profile that it was made of.
 
     Raises:
-        PlanError: the profile is another one, a time or limit is not as the plan says, or a claim is disproved.
+        PlanError: the profile is another one, a time, limit or GPU's memory is not as the plan says, or a claim is
+            disproved.
     """
     if plan.profile_fingerprint != profile.fingerprint:
         raise PlanError(
             f"the plan was made of another profile of {plan.model}: fingerprint {plan.profile_fingerprint[:12]}, not "
             f"{profile.fingerprint[:12]} (pass the one it was made of, or plan again)"
         )
-    costs = price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, _counts(plan))
+    _check_graph(plan, profile)
+    network = Network(plan.cluster, plan.network_model)
+    costs = replace(price(profile, network, plan.global_batch, _counts(plan)), overlap=plan.overlap_sync)
     placement = _placement(plan, costs)
     _check_times(plan, placement)
     _check_limits(plan, placement)
+    _check_memory(plan, profile, placement)
     by_layer = plan.amplification_limit if plan.limit_scope == "layer" and not plan.over_limit else None
     by_iteration = plan.amplification_limit if plan.limit_scope == "iteration" else None
     sources = [layer.predecessors for layer in plan.layers]
     path = longest_path(sources, [layer.time for layer in plan.layers])
     bound = LowerBound(costs, path, by_layer).seconds(by_iteration)
     chain = all(set(before) <= {index - 1} for index, before in enumerate(sources)) and len(path) == len(sources)
-    decided = chain and not costs.overlap and by_iteration is None and plan.search == "exact"
+    paper = plan.network_model == "paper" and not costs.overlap
+    decided = chain and paper and by_iteration is None and plan.search == "exact"
     factor = max(1.0, placement.iteration_time / bound)
     # A plan that had to fit into memory may be slower than the fastest one.
     constrained = plan.cluster.memory is not None and bool(plan.memory)
@@ -155,17 +163,43 @@ def _placement(plan: Plan, costs: CostTable) -> Placement:
     return Placement(costs, options, tuple(layer.gpus[0] for layer in plan.layers))
 
 
+def _check_graph(plan: Plan, profile: Profile) -> None:
+    """Compares the plan's layers with those of its profile."""
+    stated = [(layer.name, list(layer.predecessors)) for layer in plan.layers]
+    found = [(layer.name, list(layer.predecessors)) for layer in profile.graph.layers]
+    if len(stated) != len(found):
+        raise PlanError(f"the plan has {format_count(len(stated), 'layer')}, its profile {len(found)} ({AGAIN})")
+    for (name, reads), (own, sources) in zip(stated, found, strict=True):
+        if (name, reads) != (own, sources):
+            raise PlanError(
+                f"layer '{name}' reads layers {reads[:9]} in the plan, and is '{own}' by its profile, which reads "
+                f"{sources[:9]} ({AGAIN})"
+            )
+
+
 def _check_times(plan: Plan, placement: Placement) -> None:
-    """Compares the plan's times with those of its profile."""
+    """Compares the plan's times, and what they follow from, with those of its profile."""
+    costs, gpu_seconds = placement.costs, placement.gpu_seconds
     times = [
         ("iteration_time", plan.iteration_time, placement.iteration_time),
-        ("gpu_seconds", plan.gpu_seconds, placement.gpu_seconds),
-        ("single_gpu_iteration_time", plan.single_gpu_iteration_time, placement.costs.single_gpu_time),
-        *((f"time of layer '{x.name}'", x.time, placement.time(index)) for index, x in enumerate(plan.layers)),
+        ("gpu_seconds", plan.gpu_seconds, gpu_seconds),
+        ("single_gpu_iteration_time", plan.single_gpu_iteration_time, costs.single_gpu_time),
+        ("data_parallel_iteration_time", plan.data_parallel_iteration_time, data_parallel_time(costs)),
+        *zip(FASTEST, plan.fastest_data_parallel or (), fastest_data_parallel(costs), strict=False),
+        ("amplification", plan.amplification, gpu_seconds / costs.single_gpu_time),
+        ("sync_computing", plan.sync_computing, costs.network.sync_computing),
     ]
-    for name, stated, found in times:
-        if not math.isclose(stated, found, rel_tol=SAME_TIME, abs_tol=1e-12):
-            raise PlanError(f"{name} is {stated:g} in the plan, and {found:g} by its profile ({AGAIN})")
+    for index, layer in enumerate(plan.layers):
+        seconds, alone = placement.time(index), float(costs.compute[index, 0])
+        found = placement.layer_times[index]._asdict() | {
+            "time": seconds,
+            "single_gpu_time": alone,
+            "amplification": amplification(seconds, layer.gpu_count, alone),
+        }
+        times += [(f"{name} of layer '{layer.name}'", getattr(layer, name), value) for name, value in found.items()]
+    for name, stated, computed in times:
+        if not math.isclose(stated, computed, rel_tol=SAME_TIME, abs_tol=1e-12):
+            raise PlanError(f"{name} is {stated:g} in the plan, and {computed:g} by its profile ({AGAIN})")
 
 
 def _check_limits(plan: Plan, placement: Placement) -> None:
@@ -186,3 +220,15 @@ def _check_limits(plan: Plan, placement: Placement) -> None:
     kept = [name for name in plan.over_limit if not (limit is not None and found.get(name, 0.0) > limit)]
     if kept:
         raise PlanError(f"over_limit names {', '.join(kept)}, which keeps the limit ({AGAIN})")
+
+
+def _check_memory(plan: Plan, profile: Profile, placement: Placement) -> None:
+    """Compares what each GPU holds, where the plan says it; only the published search may exceed its memory."""
+    model, capacity = memory_model(profile, plan.global_batch, plan.optimizer), plan.cluster.memory
+    if not plan.memory or not model.known:
+        return
+    uses = [use for use in model.use(placement.gpus, plan.cluster.gpus) if use.total]
+    if sorted(map(repr, uses)) != sorted(repr(use) for use in plan.memory if use.total):
+        raise PlanError(f"memory is not what the layers on each GPU hold by the profile: {uses[0]} ({AGAIN})")
+    if plan.search == "exact" and capacity is not None and uses[0].total > capacity:
+        raise PlanError(f"GPU {uses[0].gpus[0]} has {format_bytes(capacity)}, and would hold more: {uses[0]} ({AGAIN})")

@@ -12,7 +12,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
 
@@ -26,6 +26,9 @@ class GoalBackground:
     model: str
     sample_time: float
     """GPU-seconds per sample."""
+
+    def __post_init__(self) -> None:
+        positive_number("sample_time", self.sample_time)
 
 
 def background_job(profile: Profile, background: Profile, batch: int | None = None) -> GoalBackground:

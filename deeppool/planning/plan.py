@@ -186,6 +186,11 @@ class Plan:
                 f"a plan needs layers, a global batch and gpu_counts ascending from 1 to at most {MAXIMUM_GPUS}, got "
                 f"{len(self.layers)} layers, {self.global_batch} and {counts[:9]}"
             )
+        if max(self.gpus, counts[-1]) > self.cluster.gpus:
+            raise InvalidValueError(
+                f"a plan on {self.gpus} GPUs with gpu_counts up to {counts[-1]} needs a cluster with as many, got "
+                f"{self.cluster.gpus} (make the plan again: was it edited?)"
+            )
         if self.amplification_limit is not None and self.amplification_limit < 1:
             raise InvalidValueError(f"amplification_limit must be at least 1, got {self.amplification_limit:g}")
         if not 0 <= self.sync_computing <= 1:

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 import deeppool as dp
 from deeppool.cli import main
 from deeppool.errors import PlanError
+from deeppool.profiling.table import Measurement
 from tests.planning.test_planner import small_plan, small_profile
 from tests.sampling import examples
-from tests.strategies import make_graph, problems, series_parallel_graphs, tangled_graphs
+from tests.strategies import (
+    BATCH_SIZES,
+    make_graph,
+    make_profile,
+    problems,
+    profile_from_times,
+    series_parallel_graphs,
+    tangled_graphs,
+)
 
 CHAINS = st.integers(1, 8).map(lambda size: make_graph([(i - 1,) if i else () for i in range(size)]))
 GRAPHS = st.one_of(series_parallel_graphs(max_layers=9), tangled_graphs(max_layers=7))
@@ -50,6 +59,11 @@ def slower(plan):
     return replace(one, amplification_limit=None, optimality="exact")
 
 
+def first_layer(plan, **edits):
+    """The plan with edits of its first layer."""
+    return replace(plan, layers=(replace(plan.layers[0], **edits), *plan.layers[1:]))
+
+
 def paper_plan(limit=None):
     return dp.plan(small_profile(), dp.Cluster(4), 16, limit, network_model="paper")
 
@@ -70,6 +84,17 @@ def paper_plan(limit=None):
         (lambda plan: replace(plan, amplification_limit=1.0, over_limit=("layer0", "layer1")), "over the limit of 1"),
         (lambda plan: replace(plan, over_limit=("layer0",)), "over_limit names layer0"),
         (slower, "but the optimum is"),
+        (lambda plan: replace(plan, data_parallel_iteration_time=1.0), "data_parallel_iteration_time is 1 in the plan"),
+        (
+            lambda plan: replace(plan, fastest_data_parallel=(3, 1.0)),
+            "GPU count of fastest_data_parallel is 3 in the plan",
+        ),
+        (lambda plan: replace(plan, amplification=1.0), "amplification is 1 in the plan"),
+        (lambda plan: replace(plan, sync_computing=0.5), "sync_computing is 0.5 in the plan"),
+        (lambda plan: first_layer(plan, amplification=9.0), "amplification of layer 'layer0' is 9 in the plan"),
+        (lambda plan: first_layer(plan, all_reduce=9.0), "all_reduce of layer 'layer0' is 9 in the plan"),
+        (lambda plan: first_layer(plan, name="conv"), "layer 'conv' reads layers .* and is 'layer0' by its profile"),
+        (lambda plan: replace(plan, layers=plan.layers[:1]), "the plan has 1 layer, its profile 2"),
     ],
 )
 def test_what_does_not_hold_is_named(edit, message):
@@ -86,6 +111,40 @@ def test_a_layer_on_other_gpus_than_its_times_say_is_named():
     moved = replace(first, gpu_count=1, gpus=(0,))
     with pytest.raises(PlanError, match="by its profile"):
         dp.check(replace(plan, layers=(moved, *plan.layers[1:])), small_profile())
+
+
+def test_layers_that_read_others_than_in_the_profile_are_named():
+    profile = profile_from_times(make_graph([(), (0,), (1,)]), [lambda b: 1e-3 * b] * 3)
+    plan = dp.plan(profile, 2, 16)
+    edited = replace(plan, layers=(*plan.layers[:2], replace(plan.layers[2], predecessors=(0,))))
+    with pytest.raises(PlanError, match=r"'layer2' reads layers \[0\] in the plan, and .* reads \[1\]"):
+        dp.check(edited, profile)
+
+
+def test_whether_all_reduces_overlap_is_compared_with_the_iteration():
+    graph = make_graph([(), (0,)], [(), (4096,)], [2**26, 2**26])
+    times = tuple(1e-3 * batch for batch in BATCH_SIZES)
+    measured = [Measurement(f"signature{index}", times, times, (0.0,) * len(times)) for index in (0, 1)]
+    profile = make_profile(graph, measured)
+    plan = dp.plan(profile, 4, 16)
+    dp.check(plan, profile)
+    with pytest.raises(PlanError, match="iteration_time is"):
+        dp.check(replace(plan, overlap_sync=False), profile)
+
+
+def test_what_gpus_hold_is_compared_with_the_profile_and_with_their_memory():
+    graph = make_graph([(), (0,)], parameter_bytes=[2**10, 2**26], activation_bytes=[10**6, 0])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 2)
+    plan = dp.plan(profile, 4, 16)
+    dp.check(plan, profile)
+    emptier = replace(plan.memory[0], total=plan.memory[0].total - 1)
+    for edited, message in (
+        (replace(plan, memory=(emptier, *plan.memory[1:])), "memory is not what"),
+        (replace(plan, optimizer="adam"), "memory is not what"),
+        (replace(plan, cluster=replace(plan.cluster, memory=1e6)), r"GPU 0 has 976\.6 KiB, and would hold more"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            dp.check(edited, profile)
 
 
 def test_the_command_line_prints_the_check_and_exits_with_1(capsys, monkeypatch, tmp_path):

@@ -202,6 +202,9 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
             ("plan", ("gpu_counts",), value, "gpu_counts ascending from 1 to at most 1048576, got 5 layers, 8 and")
             for value in ([], [2], [1, 1], [1, 4, 2], [0, 1], [1, 2**20 + 1])
         ),
+        ("plan", ("cluster", "gpus"), 1, "needs a cluster with as many, got 1"),
+        ("plan", ("gpu_counts",), [1, 2, 2**20], "gpu_counts up to 1048576 needs a cluster with as many"),
+        ("plan", ("background",), {"model": "x", "sample_time": 0}, "sample_time must be positive and finite, got 0"),
         ("crossover-comparison", ("jobs",), [], "jobs must compute for some time, got 0 jobs that do not"),
         ("frontier", ("single_gpu_iteration_time",), 0, "single_gpu_iteration_time must be positive, got 0"),
         ("measured-transfers", ("compute",), [], "iterations that send nothing, and methods .*, got 0 and"),
