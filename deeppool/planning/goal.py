@@ -49,9 +49,10 @@ def background_job(profile: Profile, background: Profile, batch: int | None = No
     largest = background.batch_sizes[-1]
     batch = largest if batch is None else whole_number("background_batch", batch, least=None)
     if not 1 <= batch <= largest:
+        larger = f" (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
         raise InvalidValueError(
             f"background_batch must be from 1 to {largest}, the largest in the profile of {background.graph.model}, "
-            f"got {batch} (whether a larger one fits the device is not known: profile with --batch-sizes …,{batch})"
+            f"got {batch}{larger * (batch > largest)}"
         )
     return GoalBackground(background.graph.model, background.step_time(batch) / batch)
 

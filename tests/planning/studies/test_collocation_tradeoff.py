@@ -479,7 +479,7 @@ def test_the_bound_of_a_frontier_is_the_bound_of_the_trade_off(monkeypatch):
         ({"harvest_of_idle": float("nan")}, InvalidValueError, "harvest_of_idle must be from 0 to 1, got nan"),
         ({"background_batch": 32}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
         ({"background_batch": 2.5}, InvalidValueError, "background_batch must be a whole number or None, got 2.5"),
-        ({"background_batch": 0}, InvalidValueError, "background_batch must be from 1 to 16, the largest"),
+        ({"background_batch": 0}, InvalidValueError, "background_batch must be from 1 to 16, the largest .*, got 0$"),
     ],
 )
 def test_a_background_out_of_bounds_is_rejected(more, error, phrase):
