@@ -160,11 +160,20 @@ class _Job:
     profile: Profile
     compute: Callable[[int], float]
     """Seconds of forward and backward of all layers on one GPU, by per-GPU batch."""
-    steps: StepsToAccuracy
+    accuracy: StepsToAccuracy
     global_batch: int
     per_gpu_batch: int
     amplification_limit: float | None
     network_model: NetworkModel
+
+    def steps(self, batch: int) -> int:
+        """Returns the steps to the accuracy at a global batch.
+
+        Raises:
+            MissingStepsError: they are not known.
+            InvalidValueError: a model of one's own gives no whole number of them.
+        """
+        return whole_number(f"steps of '{self.accuracy.name}' at batch {batch}", self.accuracy.steps(batch))
 
 
 class _Site:
@@ -179,7 +188,7 @@ class _Site:
     def point(self, strategy: Strategy, parallelism: Parallelism, single_time: float) -> ScalingPoint:
         """Returns the point of one strategy; its speed-up is relative to ``single_time``."""
         batch = self._batch(strategy, parallelism)
-        steps = self.job.steps.steps(batch)
+        steps = self.job.steps(batch)
         if parallelism == "data-parallel":
             iteration, optimality = self._iteration_time(batch, parallelism), "exact"
             gpu_seconds, widest = iteration * self.gpus, self._per_gpu_batch(batch)
@@ -234,7 +243,7 @@ class _Site:
         Raises:
             MissingProfileError, MissingStepsError, PlanError: the point cannot be predicted.
         """
-        return self.job.steps.steps(batch) * self._iteration_time(batch, parallelism)
+        return self.job.steps(batch) * self._iteration_time(batch, parallelism)
 
     def _batch(self, strategy: Strategy, parallelism: Parallelism) -> int:
         if strategy == "weak":

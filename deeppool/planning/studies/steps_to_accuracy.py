@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from deeppool.base import serialization
 from deeppool.base.arguments import check_fields, typed
-from deeppool.base.number_checks import whole_number
+from deeppool.base.number_checks import real_number, whole_number
 from deeppool.errors import DocumentError, InvalidValueError, MissingStepsError
 
 
@@ -61,6 +61,9 @@ class CriticalBatch:
     """Critical batch in samples."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("least_steps", "critical_batch"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not (0 < self.least_steps < math.inf and 0 <= self.critical_batch < math.inf):
             raise InvalidValueError(
                 f"least_steps must be positive and critical_batch not negative, got {self.least_steps:g} and "
@@ -91,10 +94,9 @@ class FixedSamples:
     """Largest batch at which the source reached the target with these samples."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.largest_batch < 1:
-            raise InvalidValueError(
-                f"samples and largest_batch must be at least 1, got {self.samples} and {self.largest_batch}"
-            )
+        check_fields(self)
+        for name in ("samples", "largest_batch"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
 
     def steps(self, batch: int) -> int:
         """Returns the number of steps, up to the largest batch.

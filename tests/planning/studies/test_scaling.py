@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -360,6 +361,14 @@ def test_counts_and_bandwidths_may_be_arrays(tmp_path):
 def test_arguments_out_of_their_bounds_are_rejected(wrong, phrase):
     with pytest.raises(InvalidValueError, match=phrase):
         small_study(linear_profile(), **wrong)
+
+
+@pytest.mark.parametrize("steps", [3906.25, 0])
+def test_steps_of_ones_own_model_are_a_whole_number(steps):
+    """A study of others was saved, and its file could not be read."""
+    model = SimpleNamespace(name="mine", source="trained", steps=lambda batch: steps)
+    with pytest.raises(InvalidValueError, match=f"steps of 'mine' at batch 1 must be .*, got {steps}"):
+        small_study(linear_profile(), model)
 
 
 # -- the paper's figures ----------------------------------------------------------------------------
