@@ -17,7 +17,7 @@ from deeppool.cli.conditions import (
     conditions,
     read_interference,
 )
-from deeppool.cli.inputs import read_plan, read_profile
+from deeppool.cli.inputs import read_plan, read_profile, warn
 from deeppool.cli.options import AsJson, SlowdownOption
 from deeppool.cli.output import show
 
@@ -104,6 +104,9 @@ def simulate(
         )
     job: Profile | None = None if background is None else read_profile(background)
     made = read_plan(plan)
+    if job is not None and (job.device, job.device_name) != (made.device, made.device_name):
+        text = f"the plan is for {made.device_name}, the background's times are those of {job.device_name}"
+        warn([f"{text} (profile both on one kind of GPU)"])
     if noise is not None:
         given = _noisy(given, noise, made.gpus)
     deviations = None if given.as_planned else given

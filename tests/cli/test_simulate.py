@@ -154,6 +154,18 @@ def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, to
     assert told in " ".join(done.stderr.replace("│", " ").split())
 
 
+def test_a_background_of_another_device_than_the_plan_is_told(folder, tmp_path):
+    dp.save(replace(PLAN, device_name=PROFILE.device_name), tmp_path / "plan.json")
+    for plan, told in (
+        (folder / "plan.json", f"the plan is for {PLAN.device_name}, the background's times are those of drawn"),
+        (tmp_path / "plan.json", ""),
+    ):
+        done = simulate(folder, plan, "--background", folder / "net.json")
+        assert done.exit_code == 0
+        assert told in " ".join(done.stderr.split())
+        assert ("the background's times" in done.stderr) == bool(told)
+
+
 def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
