@@ -206,6 +206,8 @@ def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[Me
     places = {layer.name: index for index, layer in enumerate(plan.layers)}
     found = []
     for name, times in live.items():
+        if len(times) != 2:
+            raise InvalidValueError(f"layer '{name}' has {len(times)} measured times, expected forward and backward")
         forward, backward = (real_number(f"times of layer '{name}'", seconds) for seconds in times)
         if name not in places:
             raise InvalidValueError(

@@ -252,6 +252,15 @@ def test_an_invalid_time_is_rejected(times):
         correct_profile(profile, made, {"layer1": times})
 
 
+@pytest.mark.parametrize("times", [(1e-3,), (1e-3, 1e-3, 0.0)])
+def test_times_other_than_of_two_passes_are_refused(times):
+    profile, made = two_stages()
+    with pytest.raises(
+        InvalidValueError, match=f"layer 'layer1' has {len(times)} measured times, expected forward and"
+    ):
+        correct_profile(profile, made, {"layer1": times})
+
+
 def test_an_unknown_layer_is_rejected():
     profile, made = two_stages()
     with pytest.raises(InvalidValueError, match="no layer 'conv' in the plan of drawn: it has 3, the first is 'la"):
