@@ -55,9 +55,9 @@ def _next_step(
     layers = len(costs.graph.layers)
     everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers)
     if memory.peak(everywhere.gpus) <= capacity:
-        times, alone = (costs.compute + costs.sync)[:, -1], costs.compute[:, 0]
-        spent = float((times / alone).max() if scope == "layer" else times.sum() / alone.sum())
-        return f"data parallelism on {gpus} GPUs fits: an amplification limit of {_up(spent * gpus)} permits it"
+        of_layers = (costs.compute + costs.sync)[:, -1] * gpus / costs.compute[:, 0]
+        spent = float(of_layers.max()) if scope == "layer" else everywhere.gpu_seconds / costs.single_gpu_time
+        return f"data parallelism on {gpus} GPUs fits: an amplification limit of {_up(spent)} permits it"
     if samples := _samples_that_fit(memory, capacity):
         largest = samples * gpus
         return f"data parallelism fits from {-(-batch // samples)} GPUs, or on {gpus} up to a global batch of {largest}"

@@ -346,6 +346,15 @@ def test_a_refusal_under_a_limit_states_the_limit_that_permits_a_fitting_plan():
     assert counts_of(plan(*small(6200), limit, limit_scope="iteration")) == (2, 2)
 
 
+def test_the_limit_of_a_refusal_counts_updates_and_overlap():
+    """16 ms of computing on one GPU, 4 on four, and 10 of the update on each: 56 GPU-milliseconds instead of 26."""
+    profile = profile_from_times(make_graph([()], None, [1000], [300]), [lambda b: 1e-3 * b])
+    problem = replace(profile, update_per_byte=1e-5), Cluster(4, "made by hand", 4, FREE, FREE, 4200), 16
+    text = refusal(*problem, 1.0, limit_scope="iteration", overlap_sync=True)
+    assert "data parallelism on 4 GPUs fits: an amplification limit of 2.16 permits it" in text
+    assert counts_of(plan(*problem, 2.16, limit_scope="iteration", overlap_sync=True)) == (4,)
+
+
 @examples(60)
 @given(
     problems_with_memory(series_parallel_graphs(max_layers=4)),
