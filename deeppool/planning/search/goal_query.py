@@ -43,7 +43,7 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
         made, seconds, work = plans[best], float(found.time[best]), float(found.work[best])
     else:
         known = [plans[index] for index in others if index in fitting][:1]
-        made = _fitting(costs, background, memory, slowest, known)
+        made, slowest = _fitting(costs, background, memory, slowest, known)
         seconds, work = made.iteration_time, made.gpu_seconds
     if background is None:
         gap = work / found.least_work(slowest)
@@ -55,10 +55,11 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
 
 def _fitting(
     costs: CostTable, background: GoalBackground | None, memory: MemoryModel, slowest: float, known: list[Placement]
-) -> Placement:
-    """Returns the plan that serves a goal best of those found that fit and take at most ``slowest`` seconds.
+) -> tuple[Placement, float]:
+    """Returns the plan that serves a goal best of those found that fit and take at most some seconds, and these.
 
     They are those that are known, data parallelism and the fastest one that fits, and what small changes make of these.
+    Where none of them is as fast as ``slowest``, data parallelism on the GPUs that it fits on says how fast they are.
 
     Raises:
         PlanError: there are none.
@@ -73,17 +74,20 @@ def _fitting(
         return -value if background is None else 1 / value
 
     uniform = [Placement(costs, (option,) * layers, (0,) * layers) for option in range(len(costs.gpu_counts))]
+    uniform = [plan for plan in uniform if memory.fits(plan.gpus, capacity)]
     starts = [*known, *uniform]
-    if any(memory.fits(plan.gpus, capacity) for plan in uniform):
+    if uniform:
         fastest = search_fitting(costs, None, "layer", memory)
         starts.append(Placement(costs, fastest.choices, fastest.starts))
-    starts = [plan for plan in starts if permitted(plan)]
+        if not any(map(permitted, starts)):
+            slowest = min(plan.iteration_time for plan in uniform) * (1 + TOLERANCE)
     if not starts:
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
             f"{format_bytes(capacity or 0)} (plan for goal 'fastest', or on more GPUs)"
         )
-    return min((climb(plan, permitted, value=cost) for plan in starts), key=cost)
+    changed = (climb(plan, permitted, value=cost) for plan in starts if permitted(plan))
+    return min(changed, key=cost), slowest
 
 
 def _values(background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:

@@ -24,7 +24,7 @@ def one_layer(*seconds):
 @given(PROBLEMS)
 def test_no_plan_as_fast_as_data_parallelism_has_fewer_gpu_seconds_than_its_bound(problem):
     made, every = dp.plan(*problem, goal="ddp_speed"), every_plan(problem)
-    allowed = max(made.data_parallel_iteration_time, dp.plan(*problem).iteration_time) * (1 + ROUNDING)
+    allowed = max(made.best_baseline[1], dp.plan(*problem).iteration_time) * (1 + ROUNDING)
     assert made.iteration_time <= allowed
     least = every[every[:, 0] <= allowed, 1].min()
     assert least * (1 - ROUNDING) <= made.gpu_seconds <= least * optimality_factor(made.optimality) * (1 + ROUNDING)
@@ -41,7 +41,7 @@ def test_no_plan_as_fast_as_data_parallelism_has_more_cluster_throughput_than_it
     def throughput(time, work):
         return batch / time + (cluster.gpus - work / time) / seconds
 
-    allowed = max(made.data_parallel_iteration_time, dp.plan(*problem).iteration_time) * (1 + ROUNDING)
+    allowed = max(made.best_baseline[1], dp.plan(*problem).iteration_time) * (1 + ROUNDING)
     assert made.iteration_time <= allowed
     best = throughput(*every[every[:, 0] <= allowed].T).max()
     ours = throughput(made.iteration_time, made.gpu_seconds)
@@ -95,6 +95,16 @@ def test_where_the_best_plan_does_not_fit_the_best_one_that_does_is_found(memory
     served.append(dp.plan(profile, 4, 16, goal="cluster_throughput", background=profile, memory=memory))
     assert [(made.layers[0].gpu_count, made.iteration_time) for made in served] == [(gpus, 10e-3)] * 2
     assert served[0].optimality == ("exact" if gpus == 1 else f"bound {gpus}.000")
+
+
+def test_where_data_parallelism_fits_on_slower_counts_alone_the_fastest_of_these_is_as_fast_as_needed():
+    """8 ms on one GPU, which cannot hold it, 10 on two and 12 on four."""
+    times = {16: 8e-3, 8: 10e-3, 4: 12e-3, 2: 12e-3, 1: 12e-3}
+    profile = profile_from_times(make_graph([()], parameter_bytes=[0], activation_bytes=[10**6]), [times.__getitem__])
+    made = dp.plan(profile, 4, 16, goal="ddp_speed", memory=15e6)
+    assert (made.layers[0].gpu_count, made.iteration_time) == (2, 10e-3)
+    with pytest.raises(PlanError, match="as fast as data parallelism was found to fit"):
+        dp.plan(profile, 4, 16, goal="ddp_speed", memory=3e6)
 
 
 def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
