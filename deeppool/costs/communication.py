@@ -155,7 +155,10 @@ class Network:
         """
         if place == SAME_START and source == destination:
             return 0.0, 0.0
-        link = self.cluster.between if place == CROSS_NODE else self.cluster.link(max(source, destination))
+        widest = max(source, destination)
+        # One that starts elsewhere, beside one of more GPUs than a node has, does not end in its node.
+        apart = place == CROSS_NODE or (place == SAME_NODE and widest > self.cluster.gpus_per_node)
+        link = self.cluster.between if apart else self.cluster.link(widest)
         if place == SAME_START and self.model != "paper":
             return link.latency, busiest_samples_of_first(source, destination, batch) / link.bandwidth
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth

@@ -454,6 +454,18 @@ def test_search_finds_the_optimum_over_any_gpu_counts(problem, counts):
         assert (found.optimality, found.iteration_time) == ("exact", pytest.approx(optimum, rel=1e-12)), limit
 
 
+@pytest.mark.parametrize("batch", [6, 8])
+def test_a_join_on_more_gpus_than_a_node_is_reached_between_nodes(batch):
+    """Links between nodes of four are the faster ones, and a branch on GPUs 2 and 3 feeds a join on five by them."""
+    graph = make_graph([(), (), (0, 1), (2,)], [(), (), (0, 64), (0,)], [0, 4096, 0, 0])
+    times = [lambda b, scale=scale: scale * b for scale in (1e-7, 2e-7, 1e-7, 1e-7)]
+    profile = profile_from_times(graph, times)
+    cluster = Cluster(5, "made by hand", 4, Link(1e10, 0.0, "made by hand"), Link(3e11, 0.0, "made by hand"))
+    costs, definition = costs_and_definition((profile, cluster, batch), {2, 3, 4, 5})
+    found = search(costs, None)
+    assert (found.optimality, found.iteration_time) == ("exact", pytest.approx(definition.optima([None])[None]))
+
+
 @contextmanager
 def few_partitions():
     """Limits three groups or more to powers of two."""
