@@ -75,5 +75,7 @@ def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":
             raise InvalidValueError(f"GPUs count from 0, got the speed '{text}'")
         if number >= MAXIMUM_GPUS:
             raise InvalidValueError(f"a cluster has at most {MAXIMUM_GPUS} GPUs, from 0 on, got the speed '{text}'")
+        if number in by_gpu:
+            raise InvalidValueError(f"GPU {number} has two speeds, {by_gpu[number]:g} and {speed:g} (give one)")
         by_gpu[number] = speed
     return Conditions(speeds=tuple(by_gpu.get(gpu, 1.0) for gpu in range(max(by_gpu, default=-1) + 1)), **others)

@@ -169,6 +169,8 @@ def test_a_background_of_another_device_than_the_plan_is_told(folder, tmp_path):
 def test_what_cannot_be_is_reported(folder, tmp_path):
     assert isinstance(simulate(folder, "plan.json", "--speed", "first=2").exception, InvalidValueError)
     assert "a speed is, for example, 3=0.5" in str(simulate(folder, "plan.json", "--speed", "1").exception)
+    twice = simulate(folder, "plan.json", "--speed", "0=0.5", "--speed", "0=2").exception
+    assert "GPU 0 has two speeds, 0.5 and 2 (give one)" in str(twice)
     assert "GPUs count from 0, got the speed '-1=0.5'" in str(simulate(folder, "plan.json", "--speed=-1=0.5").exception)
     # As many speeds would fill the memory.
     with pytest.raises(InvalidValueError, match=r"at most 1048576 GPUs, from 0 on, got the speed '9999999999=0.5'"):
