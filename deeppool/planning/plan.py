@@ -233,7 +233,7 @@ class Plan:
         return fastest
 
     @property
-    def baseline_time(self) -> str:
+    def baseline_text(self) -> str:
         """Seconds of data parallelism where it is fastest, and on all GPUs."""
         gpus, seconds = self.best_baseline
         if gpus == self.gpus:
@@ -287,7 +287,7 @@ class Plan:
         text = (
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} "
             f"({self.cluster.name}), {limit}: {format_seconds(self.iteration_time)} an iteration "
-            f"({self.best_baseline[1] / self.iteration_time:.2f}x {self.baseline}, which takes {self.baseline_time}; "
+            f"({self.best_baseline[1] / self.iteration_time:.2f}x {self.baseline}, which takes {self.baseline_text}; "
             f"{self.speedup:.2f}x one GPU), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )

@@ -26,7 +26,7 @@ def _speed(plan: Plan) -> str:
     return (
         f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
         f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} {plan.baseline} "
-        f"({plan.baseline_time}), with {_percent(used)} of its GPU-seconds."
+        f"({plan.baseline_text}), with {_percent(used)} of its GPU-seconds."
     )
 
 
