@@ -17,7 +17,8 @@ from typing import Protocol
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
-from deeppool.execution.trainer import RecordedSpan, Trainer
+from deeppool.execution.span_recorder import RecordedSpan
+from deeppool.execution.trainer import Trainer
 from deeppool.scheduling.background_limits import BackgroundLimits, Operator
 from deeppool.scheduling.gate import Gate
 

@@ -10,6 +10,7 @@ trainer             one rank's share of every iteration, and the order of its st
 update_reports      what a rank reports of its updates, once it is known whether they were made
 iteration_record    a rank's iterations in a row: times for the governor and for the record of the run
 span_clock          times of spans, also where the device computes after its launches
+span_recorder       spans of a rank, stamped once, and what runs now
 stages              plan → stages: consecutive layers on the same GPUs
 flow                activations and gradients between stages
 exchange            performs a reshard's transfers

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from deeppool.execution.trainer import RawSpan, RecordedSpan, Trainer
+from deeppool.execution.span_recorder import RawSpan, RecordedSpan
+from deeppool.execution.trainer import Trainer
 from deeppool.scheduling.background_limits import Operator
 
 IterationTimes = tuple[float, Mapping[Operator, float]]

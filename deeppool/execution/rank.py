@@ -29,9 +29,10 @@ from deeppool.execution.gradient_sync import ScheduleChoice
 from deeppool.execution.iteration_record import IterationRecord
 from deeppool.execution.load_imbalance import load_delay
 from deeppool.execution.ranks import PLAN
+from deeppool.execution.span_recorder import RawSpan
 from deeppool.execution.stages import Division, stages_of
 from deeppool.execution.sync_method import METHOD, GradientSyncMethod
-from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.execution.trainer import Trainer
 from deeppool.execution.training_task import TrainingTask, synthetic_task, user_task
 from deeppool.execution.update_reports import Report, UpdateReports
 from deeppool.job import job_from

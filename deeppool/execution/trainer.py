@@ -12,17 +12,12 @@ Stages run their backwards explicitly rather than through one autograd graph, so
 transfer in the same order, whatever order autograd would choose. A rank outside a stage skips it.
 """
 
-import threading
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from deeppool.base.timeline import SpanKind
 from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
@@ -31,45 +26,15 @@ from deeppool.execution.emulated_rank import EmulatedCommunicator
 from deeppool.execution.exchange import Exchange
 from deeppool.execution.flow import Flow, Routes
 from deeppool.execution.gradient_sync import GradientSync, ScheduleChoice, buckets_of_parts, make_buckets
-from deeppool.execution.span_clock import SpanClock
+from deeppool.execution.span_recorder import SpanRecorder
 from deeppool.execution.stages import Division, Stage, divided
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment, extract
 from deeppool.records.transfer_plan import TransferPlan
-from deeppool.scheduling.background_limits import Operator
 from deeppool.training.bucket import Bucket
-from deeppool.training.step import Batch, Monitor, Part, TrainingStep
+from deeppool.training.step import Batch, Part, TrainingStep
 from deeppool.training.training_job import Training
 from deeppool.training.update import Update
-
-RawSpan = tuple[SpanKind, int, str, float, float]
-"""Kind, stage, operation, and start and end on the clock of ``time.perf_counter``."""
-
-
-@dataclass(slots=True)
-class RecordedSpan:
-    """A span whose times are read once the device has computed it."""
-
-    kind: SpanKind
-    stage: int
-    name: str
-    start: Any
-    end: Any = None
-    """Marks of a :class:`SpanClock`; the end is None until all of it is launched."""
-    met: float = 0.0
-    """When the last rank had started it (``time.perf_counter``); 0 if unknown."""
-    launched: float = 0.0
-    """Start of its launch (``time.perf_counter``)."""
-
-
-class Watcher(Protocol):
-    """Protocol of an observer of the parts of an iteration; in a background it may delay them."""
-
-    def begin(self, kind: SpanKind, stage: int) -> None:
-        """Marks the start of a part; may delay it."""
-
-    def end(self) -> None:
-        """Marks the end of the part."""
 
 
 class SyncDriver:
@@ -105,7 +70,7 @@ class SyncDriver:
         """Ends it; all ranks call it after the same iteration."""
 
 
-class Trainer(Monitor):
+class Trainer(SpanRecorder):
     """Runs the iterations of one rank; owns its groups of ranks, and its training step."""
 
     def __init__(
@@ -142,32 +107,20 @@ class Trainer(Monitor):
         self.stages = stages
         self.parts: Sequence[Stage] = stages
         """What runs at once: the stages, or their divisions."""
-        self._stage_of: Sequence[int] = range(len(stages))
+        stage_of: Sequence[int] = range(len(stages))
         if divide_stages is not None:
-            self.parts, self._stage_of = divided(captured, stages, divide_stages)
+            self.parts, stage_of = divided(captured, stages, divide_stages)
+        self.parameters = parameters = dict(captured.program.named_parameters())
+        place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
+        replay = communicator if isinstance(communicator, EmulatedCommunicator) else None
+        super().__init__(device_of(place), stage_of, replay)
         self.communicator = communicator
-        # Ranks that exist synchronise by their messages.
-        self._replay = communicator if isinstance(communicator, EmulatedCommunicator) else None
         self.rank = rank = communicator.rank
         self.ranks = communicator.ranks
         self.precision = precision
-        self.recorded: list[RecordedSpan] = []
-        """Spans of the last iteration."""
         self.computed = True
         """Whether this rank computed in the last iteration; a driver may leave one out."""
-        self.doing: tuple[str, int, float] | None = None
-        """Kind of work, stage, and start as in a span; for another thread to read."""
-        self._unpassed: deque[RecordedSpan] = deque(maxlen=0)
-        """Spans whose launch has begun and that the device, as far as is known, has not passed, in order.
-
-        None are kept before :meth:`follow_device`."""
-        self._lock = threading.Lock()
-        self.watcher: Watcher | None = None
         self._overlap = overlap_sync
-        self.parameters = parameters = dict(captured.program.named_parameters())
-        place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
-        device = device_of(place)
-        self.device, self.clock = device, SpanClock(device)
         segments = [extract(captured, part.layers) for part in self.parts]
         self._owners = _owners(captured, stages)
         self.captured, self.training = captured, training
@@ -191,7 +144,7 @@ class Trainer(Monitor):
                 for part, segment in zip(self.parts, segments, strict=True)
             ],
             training,
-            device,
+            self.device,
             precision,
             buckets=buckets,
             counted=self._counted,
@@ -284,87 +237,6 @@ class Trainer(Monitor):
         self.driver.close()
         self.step.close()
         self.gradient_sync.close()
-
-    @contextmanager
-    def span(self, kind: SpanKind, part: int, name: str) -> Iterator[None]:
-        """Encloses some work of an iteration in a part, and records it under the part's stage."""
-        stage = self._stage_of[part]
-        if self._replay is not None:
-            self._replay.enter(kind, stage)
-        if self.watcher is not None:
-            self.watcher.begin(kind, stage)
-        span = RecordedSpan(kind, stage, name, self.clock.now(), launched=time.perf_counter())
-        self.doing = (kind, stage, span.launched)
-        with self._lock:
-            self._unpassed.append(span)
-        with self.device.named_range(kind if name == kind else f"{kind} {name}"):
-            yield
-        if self._replay is not None:
-            span.met = self._replay.leave(kind, stage)
-        self.doing, span.end = None, self.clock.now()
-        self.recorded.append(span)
-        if self.watcher is not None:
-            self.watcher.end()
-
-    def follow_device(self) -> None:
-        """Keeps spans for :meth:`unfinished` from now on, whose calls alone drop those that the device has passed."""
-        # A device that computes at once has passed all but the last one.
-        self._unpassed = deque(maxlen=None if self.device.asynchronous else 1)
-
-    def unfinished(self) -> RecordedSpan | None:
-        """Returns the first span that the device has not passed, which may still be launched; for other threads.
-
-        Before :meth:`follow_device` there is none.
-        """
-        while True:
-            with self._lock:
-                first = self._unpassed[0] if self._unpassed else None
-            # Without the lock: a thread in virtual time may wait for its turn here.
-            if first is None or first.end is None or not self.device.passed(first.end):
-                return first
-            with self._lock:
-                # Another reader may have dropped it meanwhile.
-                if self._unpassed and self._unpassed[0] is first:
-                    self._unpassed.popleft()
-
-    @property
-    def running(self) -> Operator | None:
-        """Operator that the device runs now, or None; for other threads, after :meth:`follow_device`."""
-        first = self.unfinished()
-        return (first.kind, first.stage) if first is not None and self.device.passed(first.start) else None
-
-    def timed(self, recorded: Sequence[RecordedSpan]) -> list[RawSpan]:
-        """Returns spans with their times on the host's clock; waits until the device has computed them."""
-        self.device.synchronize_stream()
-        return [
-            (
-                span.kind,
-                span.stage,
-                span.name,
-                max(self.clock.seconds(span.start), span.met),
-                self.clock.seconds(span.end),
-            )
-            for span in recorded
-        ]
-
-    def operator_seconds(self, recorded: Sequence[RecordedSpan]) -> dict[Operator, float]:
-        """Returns the seconds of each operator in some spans; waits until the device has computed them."""
-        found: dict[Operator, float] = defaultdict(float)
-        for span in recorded:
-            self.device.await_stamp(span.end)
-            # The difference of two times of the clock is less exact: a GPU's events have 24 bits for the time between.
-            seconds = self.device.seconds(span.start, span.end)
-            found[span.kind, span.stage] += min(seconds, self.clock.seconds(span.end) - span.met)
-        return found
-
-    @property
-    def spans(self) -> list[RawSpan]:
-        """Spans of the last iteration; waits until the device has computed them."""
-        return self.timed(self.recorded)
-
-    def reading(self, part: int) -> None:
-        """Marks the start of reading samples, for another thread to see."""
-        self.doing = ("data", self._stage_of[part], time.perf_counter())
 
     def _sync_in_turn(self, bucket: Bucket) -> None:
         """Waits for the all-reduces of a stage, once its last bucket is announced."""

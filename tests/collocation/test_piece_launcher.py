@@ -10,7 +10,7 @@ import pytest
 from deeppool.base.sharing import Sharing
 from deeppool.collocation.piece_launcher import MAX_QUEUED_SECONDS, MAX_SLEEP, MIN_SLEEP, PieceLauncher
 from deeppool.device.cpu import CpuDevice
-from deeppool.execution.trainer import RecordedSpan
+from deeppool.execution.span_recorder import RecordedSpan
 from deeppool.processes.shared_page import SharedPage
 from deeppool.scheduling.background_limits import BackgroundLimits
 

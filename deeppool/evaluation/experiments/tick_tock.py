@@ -10,8 +10,9 @@ from deeppool.collectives.layout import Layout
 from deeppool.device.emulated.device import new_device
 from deeppool.device.protocol import Device
 from deeppool.execution.communicator import SingleRank
+from deeppool.execution.span_recorder import RawSpan
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.placement import place_model
 from deeppool.interleaving.wavelet.driver import WaveDriver

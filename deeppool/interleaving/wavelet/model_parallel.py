@@ -32,8 +32,9 @@ from deeppool.errors import DeeppoolError, InvalidValueError, RunError
 from deeppool.execution import checkpoint
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.execution.communicator import ProcessGroup
+from deeppool.execution.span_recorder import RawSpan
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.placement import place_model
 from deeppool.interleaving.wavelet.rotation import partitions, rotated_stages

@@ -11,7 +11,8 @@ import torch
 from deeppool.base.timeline import SpanKind
 from deeppool.device.clock import Clock
 from deeppool.device.protocol import Stream
-from deeppool.execution.trainer import RecordedSpan, Trainer
+from deeppool.execution.span_recorder import RecordedSpan
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.training.step import Batch, Monitor, TrainingStep
 

@@ -12,7 +12,8 @@ from deeppool.device.protocol import Device
 from deeppool.execution.comparison.ways import Way
 from deeppool.execution.data_parallel.compared_methods import Trainee
 from deeppool.execution.eager_sgd import EagerSGD
-from deeppool.execution.trainer import RawSpan, RecordedSpan, Trainer
+from deeppool.execution.span_recorder import RawSpan, RecordedSpan
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, take_turn

@@ -19,8 +19,9 @@ from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.tick_tock import TIMED, WARM_UP, train_waves
 from deeppool.execution.checkpoint import latest
 from deeppool.execution.communicator import SingleRank
+from deeppool.execution.span_recorder import RawSpan
 from deeppool.execution.stages import Stage
-from deeppool.execution.trainer import RawSpan, Trainer
+from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.interleaving.wavelet.driver import WaveDriver
