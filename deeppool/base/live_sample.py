@@ -40,7 +40,7 @@ class LiveSample:
     iteration: int | None
     """Number of the iteration in the run, or None if the foreground is idle."""
     seconds: float | None
-    """Duration of the iteration, in seconds, or None if the foreground is idle."""
+    """Duration of the iteration on rank 0, in seconds, or None if the foreground is idle."""
     bound: float | None
     """Bound on the foreground's mean slowdown during the iteration: 0.03 is 3 %. None if no background was collocated,
     or it was not bounded."""

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from deeppool.base.run_control import BoundInterval
 from deeppool.collocation.background_jobs import WorkDone
+from deeppool.execution.measurements import iteration_times
 from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.processes.managed_process import Message
 from deeppool.records.confidence_interval import confidence_half_width
@@ -29,7 +30,7 @@ class ConditionResults:
 
     def add(self, answers: Sequence[Message]) -> None:
         """Adds one round, as each rank measured it."""
-        self.rounds.append(answers[0]["times"])
+        self.rounds.append(iteration_times(answers))
         self.busy = [a + b["busy"] for a, b in zip(self.busy or [0.0] * len(answers), answers, strict=True)]
         self.seconds += max(answer["wall"] for answer in answers)
         self.run_delays += [(seconds, times) for answer in answers for seconds, times in answer["run_delays"]]
@@ -85,7 +86,7 @@ def assign_to_bounds(answers: Sequence[Message], bounds: Sequence[BoundResults])
     count = len(bounds[0].rounds) + 1
     for bound in bounds:
         bound.rounds += [[] for _ in range(count - len(bound.rounds))]
-    held = zip(answers[0]["times"], *(answer["bounds"] for answer in answers), strict=True)
+    held = zip(iteration_times(answers), *(answer["bounds"] for answer in answers), strict=True)
     for iteration, (seconds, *numbers) in enumerate(held):
         if len(set(numbers)) == 1:
             bound = bounds[numbers[0]]

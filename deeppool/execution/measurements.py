@@ -63,12 +63,14 @@ def _transfers(spans: Sequence[RankSpan]) -> list[tuple[SpanKind, int, str, int]
     return found
 
 
-def update_times(answers: Sequence[Message], *, ranks_wait: bool) -> list[float]:
-    """Returns the seconds of each update: of its slowest rank, or until the first rank has it if ranks do not wait."""
-    by_rank = [answer["times"] for answer in answers]
-    if ranks_wait:
-        return [max(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
-    ends = [min(of_ranks) for of_ranks in zip(*(accumulate(times) for times in by_rank), strict=True)]
+def iteration_times(answers: Sequence[Message], *, ranks_wait: bool = True) -> list[float]:
+    """Returns the seconds of each iteration, from the end of the one before, for all records.
+
+    It ends when its slowest rank ends, or the first one if ranks do not wait. Ranks begin together. Only the controller
+    takes the mean of the ranks' own times, see :func:`deeppool.scheduling.governor.combine`.
+    """
+    last = max if ranks_wait else min
+    ends = [last(of_ranks) for of_ranks in zip(*(accumulate(answer["times"]) for answer in answers), strict=True)]
     return [end - before for before, end in pairwise([0.0, *ends])]
 
 

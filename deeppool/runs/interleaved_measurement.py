@@ -26,6 +26,7 @@ from deeppool.collocation.background_jobs import WorkDone
 from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import BoundResults, ConditionResults, assign_to_bounds
 from deeppool.collocation.sample_publisher import SamplePublisher
+from deeppool.execution.measurements import iteration_times
 from deeppool.job import Progress
 from deeppool.processes.managed_process import Message
 from deeppool.scheduling.governor import DENSE
@@ -131,7 +132,7 @@ class InterleavedMeasurement:
             self._report(f"waiting for the first step of {self._background.job.name} in the background", self._progress)
             self._background.wait_until_ready()
         warm_up = self._train(WARM_UP_STEPS - 1)
-        iteration = min(warm_up[0]["times"])
+        iteration = min(iteration_times(warm_up))
         if self._learns:
             self._report("learning what the background costs", self._progress)
             self._publisher.condition = "learning"

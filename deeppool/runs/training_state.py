@@ -9,7 +9,7 @@ from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.collocation.supervisor import Supervisor
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
-from deeppool.execution.measurements import update_times
+from deeppool.execution.measurements import iteration_times
 from deeppool.execution.sync_method import GradientSyncMethod
 from deeppool.execution.typical_iteration import TypicalIteration
 from deeppool.job import Progress
@@ -70,7 +70,7 @@ class TrainingProgress:
     switched: bool = False
     """Whether the ranks have changed to the proposed plan."""
     times: list[float] = field(default_factory=list)
-    """Seconds of each iteration of its slowest rank; the first one of every chunk is left out.
+    """Seconds of each iteration; the first one of every chunk is left out.
 
     Of a training by a plan of transfers only the iterations by the last plan, once there are some.
     """
@@ -97,7 +97,7 @@ class TrainingProgress:
 
     def add_times(self, answers: list[Message], *, ranks_wait: bool) -> None:
         """Adds the iterations of a chunk; those by an earlier plan of transfers are dropped once there are others."""
-        times, latest = update_times(answers, ranks_wait=ranks_wait), answers[0]["transfers"]
+        times, latest = iteration_times(answers, ranks_wait=ranks_wait), answers[0]["transfers"]
         chosen = range(min(1, len(times) - 1), len(times))
         by_transfers = answers[0]["by_transfers"]
         by_latest = [iteration for iteration in chosen if by_transfers[iteration]]

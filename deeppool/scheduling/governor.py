@@ -54,7 +54,11 @@ class ForegroundIteration(NamedTuple):
 
 
 def combine(ranks: Sequence[ForegroundIteration]) -> ForegroundIteration:
-    """Combines the measurements of several ranks of one iteration."""
+    """Combines the measurements of several ranks of one iteration.
+
+    The controller compares means over iterations. These are equal on ranks that wait for each other, and the mean over
+    ranks varies least from one iteration to the next; when the slowest rank ends is not known while they run.
+    """
     return ForegroundIteration(
         fmean(one.seconds for one in ranks), any(one.trying for one in ranks), any(one.unsettled for one in ranks)
     )

@@ -30,6 +30,12 @@ def test_rounds_in_which_a_bound_was_not_held_yet_count_for_the_foreground_alone
     assert slowdown_margin(alone, [[], [], [], collocated[3]]) is None
 
 
+def test_an_iteration_lasts_until_its_slowest_rank_ends() -> None:
+    results = ConditionResults()
+    results.add([{"times": times, "busy": 0.0, "wall": 4.0, "run_delays": []} for times in ([1.0, 3.0], [2.0, 2.0])])
+    assert results.rounds == [[2.0, 2.0]]
+
+
 def work(*phases: tuple[float, float]) -> WorkDone:
     return WorkDone(steps=sum(steps for steps, _ in phases), seconds=sum(s for _, s in phases), phases=list(phases))
 

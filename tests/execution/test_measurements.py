@@ -2,7 +2,7 @@
 
 import pytest
 
-from deeppool.execution.measurements import iteration_spans
+from deeppool.execution.measurements import iteration_spans, iteration_times
 
 SPANS = {
     # Computes the first stage, and the second one with rank 1.
@@ -32,3 +32,11 @@ def test_each_accumulated_batch_has_its_own_transfers(accumulation: int) -> None
     for rank, expected in CUT.items():
         own = [(stage, end - start) for of, _, stage, _, start, end in found if of == rank]
         assert own == [(stage, pytest.approx(seconds)) for stage, seconds in expected * accumulation]
+
+
+def test_iterations_add_up_to_the_end_of_the_last_rank() -> None:
+    # Rank 1 is late in the first iteration, so rank 0 begins the second one earlier and waits in it.
+    answers = [{"times": [1.0, 3.0, 2.0]}, {"times": [2.0, 2.0, 2.5]}]
+    assert iteration_times(answers) == [2.0, 2.0, 2.5]
+    assert iteration_times(answers, ranks_wait=False) == [1.0, 3.0, 2.0]
+    assert iteration_times(answers[:1]) == answers[0]["times"]

@@ -19,7 +19,10 @@ from deeppool.collocation.background_placement import PROCESS, BackgroundSetup
 from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import BoundResults, assign_to_bounds
 from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.execution.measurements import iteration_times
+from deeppool.execution.ranks import Ranks
 from deeppool.planning.plan import Plan
+from deeppool.processes.managed_process import Message
 from deeppool.records.run_record import ForegroundResult, RunRecord, summarise
 from deeppool.runs.interleaved_measurement import RunResults
 from deeppool.runs.launch_record import add_cost_saved, build_run_record
@@ -55,23 +58,33 @@ def plan() -> Plan:
 
 SAMPLES: list[LiveSample] = []
 """Of that run."""
+ANSWERS: list[list[Message]] = []
+"""Of its ranks to each command to train."""
 
 
 @pytest.fixture(scope="module")
 def collocated(plan: Plan) -> tuple[RunRecord, list[tuple[str, float]]]:
     """A run beside a background job, with all that a policy has, and its progress."""
     progress: list[tuple[str, float]] = []
-    record = dp.launch(
-        plan,
-        background=EXAMPLE,
-        policy="feedback",
-        # As in a notebook, some of the numbers are NumPy's.
-        max_slowdown=np.float64(0.05),
-        background_batch=np.int64(2),
-        steps=np.int64(STEPS),
-        on_sample=SAMPLES.append,
-        on_progress=lambda *report: progress.append(report),
-    )
+    train = Ranks.train
+
+    def recorded(*arguments, **options) -> list[Message]:
+        ANSWERS.append(train(*arguments, **options))
+        return ANSWERS[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ranks, "train", recorded)
+        record = dp.launch(
+            plan,
+            background=EXAMPLE,
+            policy="feedback",
+            # As in a notebook, some of the numbers are NumPy's.
+            max_slowdown=np.float64(0.05),
+            background_batch=np.int64(2),
+            steps=np.int64(STEPS),
+            on_sample=SAMPLES.append,
+            on_progress=lambda *report: progress.append(report),
+        )
     return record, progress
 
 
@@ -112,10 +125,13 @@ def test_every_iteration_is_published_with_its_condition_and_bound(collocated) -
         return [one for one in SAMPLES if one.condition == condition and one.seconds is not None]
 
     front = collocated[0].foreground
-    for condition, phase in (("awake", front.alone), ("asleep", front.alone_asleep), ("collocated", front)):
-        assert summarise([one.seconds for one in samples_of(condition)]) == dataclasses.replace(
-            phase.iteration_time, margin=None
-        )
+    phases = {"asleep": front.alone_asleep, "awake": front.alone, "collocated": front}
+    for position, (condition, phase) in enumerate(phases.items()):
+        answers = ANSWERS[-9 + position :: 3]  # of three rounds
+        # A sample has the time of rank 0, and the record that until the last rank ends.
+        assert [one.seconds for one in samples_of(condition)] == [x for each in answers for x in each[0]["times"]]
+        times = [seconds for each in answers for seconds in iteration_times(each)]
+        assert dataclasses.replace(phase.iteration_time, margin=None) == summarise(times)
     assert len(samples_of("learning")) == DENSE
     beside = samples_of("learning") + samples_of("collocated")
     assert {one.bound for one in beside} == {0.05}
