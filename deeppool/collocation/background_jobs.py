@@ -28,7 +28,16 @@ class WorkDone:
     spans: list[Span] = field(default_factory=list)
     """Pieces computed in the last phase, without the time that they were held back; clock of ``time.perf_counter``."""
     phases: list[tuple[float, float]] = field(default_factory=list)
-    """Steps and seconds of each phase."""
+    """Steps and seconds in each round of the run; none in rounds without such a phase."""
+    _counted: tuple[float, float] = (0.0, 0.0)
+    """Steps and seconds of those rounds together."""
+
+    def end_round(self, number: int) -> None:
+        """Adds the round of a number, with what was done since the last one."""
+        self.phases += [(0.0, 0.0)] * (number - len(self.phases))
+        steps, seconds = self._counted
+        self.phases.append((self.steps - steps, self.seconds - seconds))
+        self._counted = self.steps, self.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def assign_to_bounds(answers: Sequence[Message], bounds: Sequence[BoundResults])
     count = len(bounds[0].rounds) + 1
     for bound in bounds:
         bound.rounds += [[] for _ in range(count - len(bound.rounds))]
+        bound.work.end_round(count - 1)
     held = zip(iteration_times(answers), *(answer["bounds"] for answer in answers), strict=True)
     for iteration, (seconds, *numbers) in enumerate(held):
         if len(set(numbers)) == 1:
@@ -117,12 +118,9 @@ def slowdown_margin(alone: Rounds, collocated: Rounds, block: int = 1) -> float 
 
 def harvest_margin(alone: WorkDone, collocated: WorkDone, block: int = 1) -> float | None:
     """Returns the half-width of the 95 % confidence interval of the harvest, collocated over alone throughput."""
-    # A bound that came late was measured in the last rounds only.
-    late = len(alone.phases) - len(collocated.phases)
 
     def without(left_out: range) -> float | None:
-        then = range(left_out.start - late, left_out.stop - late)
-        base, harvested = _throughput(alone.phases, left_out), _throughput(collocated.phases, then)
+        base, harvested = (_throughput(work.phases, left_out) for work in (alone, collocated))
         return harvested / base if harvested is not None and base else None
 
     return confidence_half_width(without, len(alone.phases), block)

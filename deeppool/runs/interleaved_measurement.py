@@ -170,6 +170,7 @@ class InterleavedMeasurement:
         publisher.condition = "background alone"
         with self._background_trains(lambda: results.background_alone):
             self._rest(seconds)
+        results.background_alone.end_round(len(results.bounds[0].rounds) - 1)
 
     def _rest(self, seconds: float) -> None:
         """Lets the foreground rest and polls the background."""
@@ -192,10 +193,7 @@ class InterleavedMeasurement:
         self._current_work = work
         yield
         self._current_work = None
-        counted = work()
-        steps, seconds = counted.steps, counted.seconds
-        self._background.measure(counted, started, self._trained if self._trained > started else None)
-        counted.phases.append((counted.steps - steps, counted.seconds - seconds))
+        self._background.measure(work(), started, self._trained if self._trained > started else None)
 
     def _train(self, count: int) -> list[Message]:
         condition = self._publisher.condition

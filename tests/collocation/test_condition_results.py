@@ -48,10 +48,12 @@ def test_the_interval_of_a_harvest_is_as_wide_as_its_rounds_differ() -> None:
 
 
 def test_the_rounds_of_a_bound_that_came_late_are_the_last_ones() -> None:
-    alone = work((10.0, 2.0), (20.0, 2.0), (30.0, 2.0))
-    late = harvest_margin(alone, work((10.0, 2.0), (15.0, 2.0)))
-    shifted = harvest_margin(alone, work((0.0, 0.0), (10.0, 2.0), (15.0, 2.0)))
-    assert late == pytest.approx(shifted)
+    late = WorkDone()
+    for number, steps in ((1, 10.0), (2, 15.0)):
+        late.steps += steps
+        late.seconds += 2.0
+        late.end_round(number)
+    assert late.phases == [(0.0, 0.0), (10.0, 2.0), (15.0, 2.0)]
 
 
 def test_a_background_that_did_nothing_alone_has_no_interval() -> None:

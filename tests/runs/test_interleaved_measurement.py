@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.run_control import RunControl
+from deeppool.base.sharing import Sharing
 from deeppool.collocation.background_jobs import WorkDone
 from deeppool.collocation.collocated_processes import CollocatedProcesses
+from deeppool.collocation.condition_results import harvest_margin, last_measured
 from deeppool.collocation.sample_publisher import SamplePublisher
 from deeppool.runs.interleaved_measurement import InterleavedMeasurement, iterations_per_round, rounds_per_block
 
@@ -105,6 +107,8 @@ class FakeBackground:
 
     def __init__(self, ranks: FakeRanks) -> None:
         self._ranks = ranks
+        self._parts: list[WorkDone] = []
+        """Whose work was done before the last change of the bound in a phase."""
         self.phases: list[tuple[float, float | None]] = []
         """Start of each phase, and when the ranks had ended their part of it."""
         self.before = 0
@@ -116,10 +120,34 @@ class FakeBackground:
     def begin(self) -> None:
         pass
 
+    def split(self, work: WorkDone) -> None:
+        self._parts.append(work)
+
     def measure(self, work: WorkDone, started: float, ended: float | None) -> None:
+        """One more step per second in each round, of which a step alone is as good as two beside the ranks."""
         self.phases.append((started, ended))
-        work.steps += 1
-        work.seconds += 1.0
+        for part in (*self._parts, work):
+            part.steps += (len(self.phases) + 1) // 2 * (1.0 if ended is None else 0.5)
+            part.seconds += 1.0
+        self._parts.clear()
+
+
+class ChangedBound(FakeRanks):
+    """Ranks that are sent another bound when they have ended the last collocated iterations."""
+
+    def __init__(self, run_control: RunControl, last: int) -> None:
+        super().__init__()
+        self._run_control, self._last = run_control, last
+
+    def train(self, count: int, on_step: Any, *, collocated: bool, awake: bool) -> list[dict[str, Any]]:
+        answers = super().train(count, on_step, collocated=collocated, awake=awake)
+        if [both for both, _ in self.conditions].count(True) == self._last:
+            self._run_control.change_bound(0.01)
+            on_step({"step": sum(self.counts), "seconds": 0.01})
+        return answers
+
+    def change_bound(self, bound: float, number: int) -> None:
+        pass
 
 
 class FakeSpinners:
@@ -132,12 +160,12 @@ class FakeSpinners:
         yield
 
 
-def measurement_of(processes: CollocatedProcesses) -> InterleavedMeasurement:
+def measurement_of(processes: CollocatedProcesses, run_control: RunControl | None = None) -> InterleavedMeasurement:
     return InterleavedMeasurement(
         processes,
         sharing=None,
         publisher=SamplePublisher(None, None),
-        run_control=RunControl(),
+        run_control=run_control or RunControl(),
         report=lambda what, share: None,
     )
 
@@ -157,9 +185,23 @@ def test_only_ranks_on_cores_are_measured_with_sleeping_cores(on_cores: bool, mo
     assert spinners.spun == (3 if on_cores else 0)
     assert len(results.active_cores.rounds) == len(results.collocated.rounds) == 3
     assert len(results.idle_cores.rounds) == (3 if on_cores else 0)
-    assert results.background_alone.steps == 3
+    assert results.background_alone.steps == 1 + 2 + 3
     assert [ended is None or ended > started for started, ended in background.phases] == [True] * 6
     assert [ended is None for _, ended in background.phases] == [False, True] * 3
+
+
+def test_a_bound_that_ended_in_the_last_round_is_compared_with_its_own_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deeppool.runs.interleaved_measurement.POLL_SECONDS", 0.001)
+    run_control = RunControl()
+    run_control.open(Sharing(max_slowdown=0.05))
+    ranks = ChangedBound(run_control, last=3)
+    processes = CollocatedProcesses(1, ranks, FakeBackground(ranks), None)  # type: ignore[arg-type]
+    results = measurement_of(processes, run_control).measure(None, steps=3)
+    held, unheld = results.bounds
+    assert last_measured(results.bounds) is held
+    assert unheld.work.phases == [(0.0, 0.0), (0.0, 0.0), (1.5, 1.0)]
+    # Half as fast as alone in every round, however fast the machine is.
+    assert harvest_margin(results.background_alone, held.work) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_rank_that_is_late_at_first_makes_as_many_iterations_as_any() -> None:
