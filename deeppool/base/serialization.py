@@ -79,10 +79,18 @@ def write(record: Record, path: str | os.PathLike[str]) -> Path:
     """Writes the record atomically: readers see the old file or the new one, never a part.
 
     Raises:
-        DocumentError: the path cannot be written; the error has the record.
+        DocumentError: the path cannot be written, or the file could not be read; the error has the record.
     """
+    text = json.dumps(to_json(record), indent=1) + "\n"  # ASCII
     try:
-        return write_text(json.dumps(to_json(record), indent=1, allow_nan=False) + "\n", path)
+        try:
+            if len(text) > MAXIMUM_BYTES:
+                most = f"a record may have {format_bytes(MAXIMUM_BYTES)} (cover less time, or fewer layers)"
+                raise ValueError(f"it has {format_bytes(len(text))}, {most}")
+            _parse(text.encode())
+        except ValueError as error:
+            raise DocumentError(f"cannot write {path}, as it could not be read: {error}") from error
+        return write_text(text, path)
     except DocumentError as error:
         error.record = record
         raise
@@ -107,7 +115,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise DocumentError(f"cannot write {path}: {error.strerror} (choose another path)") from error
+        raise _unwritable(path, error) from error
     finally:
         if temporary != target:
             temporary.unlink(missing_ok=True)
@@ -124,8 +132,9 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     folder = target.parent
     try:
         there = target.exists()
-    except OSError as error:
-        raise DocumentError(f"cannot write {target}: {error.strerror} (choose another path)") from error
+        target.resolve()  # a path that no file can have does not exist
+    except (OSError, ValueError) as error:
+        raise _unwritable(target, error) from error
     if target.is_dir():
         raise DocumentError(f"cannot write {target}: it is a folder (give a file name in it)")
     if there and not target.is_file():
@@ -136,6 +145,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK) or (there and not os.access(target, os.W_OK)):
         raise DocumentError(f"cannot write {target}: permission denied (choose another path)")
     return target
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> DocumentError:
+    return DocumentError(f"cannot write {path}: {getattr(error, 'strerror', error)} (choose another path)")
 
 
 def read(path: str | os.PathLike[str], record_type: type[R]) -> R:
@@ -178,16 +191,24 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
         DocumentError: it cannot be read, is no regular file or too large, is not JSON (lone surrogates, ``NaN`` and
             more than 200 levels of nesting included), is not an object, or holds a number out of range.
     """
+    try:
+        return _parse(_read_bytes(path))
+    except ValueError as error:
+        raise DocumentError(f"{path}: {error} (edited? truncated? make the file again)") from error
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """Parses what a file holds; a ValueError says why none may hold it."""
     from pydantic_core import from_json
 
     try:
-        document = from_json(_read_bytes(path), allow_inf_nan=False)
+        document = from_json(content, allow_inf_nan=False)
     except ValueError as error:
         problem = re.sub(r"(.*) at (line \d+) column (\d+)", r"at \2, column \3: \1", str(error))
-        raise DocumentError(f"{path}: not JSON {problem} (truncated or edited? make it again)") from error
+        raise ValueError(f"not JSON {problem}") from error
     if not isinstance(document, dict):
-        raise DocumentError(f"{path}: holds a {type(document).__name__}, expected an object with a 'format' field")
-    _check_numbers(document, path)
+        raise ValueError(f"holds a {type(document).__name__}, expected an object with a 'format' field")
+    _check_numbers(document)
     return document
 
 
@@ -222,15 +243,13 @@ def _read_bytes(path: str | os.PathLike[str]) -> bytes:
     return content
 
 
-def _check_numbers(value: Any, path: str | os.PathLike[str], field: str = "") -> None:
+def _check_numbers(value: Any, field: str = "") -> None:
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(item, dict | list):
-            _check_numbers(item, path, f"{field}{key}.")
+            _check_numbers(item, f"{field}{key}.")
         elif isinstance(item, int | float) and not may_hold(item):
-            raise DocumentError(
-                f"{path}: field '{field}{key}' is {number_checks.shown(item)}: numbers must be within "
-                f"±{LARGEST[type(item)]:.3g} (edited? make the file again)"
-            )
+            limit = f"±{LARGEST[type(item)]:.3g}"
+            raise ValueError(f"field '{field}{key}' is {number_checks.shown(item)}: numbers must be within {limit}")
 
 
 def _holds_record(record: Record, name: str) -> bool:

@@ -101,6 +101,20 @@ def test_a_write_that_fails_midway_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = files.save(CLUSTER, tmp_path / "record.json")
+    before = path.read_bytes()
+    not_read = "cannot write .*record.json, as it could not be read: "
+    with pytest.raises(DocumentError, match=rf"{not_read}not JSON at line 5, column \d+: .* hex escape"):
+        files.save(replace(CLUSTER, name="\ud800"), path)
+    monkeypatch.setattr(serialization, "MAXIMUM_BYTES", len(before) - 1)
+    with pytest.raises(DocumentError, match=rf"{not_read}it has {len(before)} B, a record may have ") as caught:
+        files.save(CLUSTER, path)
+    assert caught.value.record == CLUSTER
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("target", "phrase"),
     [
@@ -109,6 +123,8 @@ def test_a_write_that_fails_midway_leaves_the_old_file_and_nothing_else(
         # Root may write anywhere, but not even root below a file.
         ("file/record.json", "there is no folder"),
         ("x" * 300, "File name too long"),
+        ("a\0b", "embedded null byte"),
+        ("\ud800", "'utf-8' codec can't encode character"),
     ],
 )
 def test_a_path_that_cannot_be_written_is_told_before_the_work(target: str, phrase: str, tmp_path: Path) -> None:
