@@ -146,7 +146,7 @@ def job_lists(background: Background, plan: Plan) -> JobLists:
     if isinstance(background, str | Job):
         job = synthetic_job(background, plan)
         return {rank: [BackgroundJob(job)] for rank in range(plan.gpus)}
-    return background if isinstance(background, Iterable) else [background]
+    return background if isinstance(background, Mapping) else _listed(background)
 
 
 class JobQueue:
@@ -195,4 +195,5 @@ class JobQueue:
 
 
 def _listed(jobs: Iterable[BackgroundJob] | BackgroundJob) -> list[BackgroundJob]:
-    return list(jobs) if isinstance(jobs, Iterable) else [jobs]
+    # Arrays and tensors without dimensions say that they are iterable, too.
+    return list(jobs) if isinstance(jobs, Iterable) and getattr(jobs, "ndim", 1) else [jobs]

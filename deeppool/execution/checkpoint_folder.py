@@ -41,8 +41,9 @@ class CheckpointFolder:
             return
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise DocumentError(f"cannot write {self.path}: {error.strerror} (choose another folder)") from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", error)
+            raise DocumentError(f"cannot write {self.path}: {reason} (choose another folder)") from error
         lock = self.path / LOCK
         refusal = (
             f"another training writes its checkpoints to {self.path} (wait until it is over, stop it, as listed by "

@@ -136,7 +136,7 @@ def test_arguments_are_refused_before_a_run_is_registered(name, monkeypatch) -> 
 
 
 ODD = (
-    None, "text", -1, math.nan, math.inf, 10**30, True, b"x", Path("x"), [1], [None], {"a": 1}, object(), int,
+    None, "text", "a\0b", -1, math.nan, math.inf, 10**30, True, b"x", Path("x"), [1], [None], {"a": 1}, object(), int,
     lambda: None, torch.tensor(2), torch.ones(3), np.int64(2), np.float32(2), np.ones(2),
 )  # fmt: skip
 VALID = {
@@ -154,18 +154,34 @@ VALID = {
     "TransferScheduler": {},
     "Trials": {"job": job, "configurations": [{"lr": 0.1}], "steps": 1, "folder": "trials"},
     "WorkloadTrace": {"name": "a", "method": "b", "jobs": TRACE.jobs},
+    "launch": {"plan": two_layer_plan(), "steps": 3},
     "pair_jobs": {"jobs": [dp.JobCosts(name, 1.0, 0.5) for name in "ab"]},
     "plan": {"profile": dp.find_profile("vgg16-h200"), "cluster": 2, "global_batch": 8},
     "simulate": {"plan": two_layer_plan()},
     "simulate_cluster": {"trace": TRACE, "cluster": 2, "sources": {"x": two_layer_plan(2)}},
+    "train": {"plan": two_layer_plan(), "job": training_job(), "steps": 3},
 }
+
+
+class NotStartedError(DeeppoolError):
+    """Raised in place of starting processes."""
+
+
+def refuse_to_start(*_: object, **__: object) -> None:
+    raise NotStartedError
 
 
 @pytest.mark.parametrize(
     ("name", "argument"), [(name, x) for name in VALID for x in inspect.signature(getattr(dp, name)).parameters]
 )
-def test_an_argument_of_an_odd_type_works_or_is_refused_but_fails_nowhere_inside(name, argument) -> None:
-    getattr(dp, name)(**VALID[name])
+def test_an_argument_of_an_odd_type_works_or_is_refused_but_fails_nowhere_inside(
+    name, argument, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, starts in (("launch", "collocated_processes"), ("train", "RestartLoop")):
+        monkeypatch.setattr(f"deeppool.runs.{module}.{starts}", refuse_to_start)
+    with suppress(NotStartedError):
+        getattr(dp, name)(**VALID[name])
     for value in ODD:
         if argument == "on_progress" and callable(value):
             continue  # it is called, and takes other arguments

@@ -3,7 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from torch.optim import SGD
 
 import deeppool as dp
@@ -98,6 +100,8 @@ def test_a_measured_run_takes_one_training_without_an_end_of_its_own(tmp_path: P
         ({"background": {7: [job()]}}, "the ranks are 0 to 3"),
         ({"background": TRAINING}, r"must be a deeppool.BackgroundJob, got a TrainingJob \(put"),
         ({"background": {0: TRAINING}}, r"BackgroundJob, got a TrainingJob \(put"),
+        ({"background": torch.tensor(1.0)}, r"BackgroundJob, got a Tensor \(put"),
+        ({"background": {0: np.array(1.0)}}, r"BackgroundJob, got a ndarray \(put"),
         ({"background": [job()], "policy": Sharing(home="thread")}, "run in processes of their own"),
     ],
 )
