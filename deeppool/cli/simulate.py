@@ -17,7 +17,7 @@ from deeppool.cli.conditions import (
     conditions,
     read_interference,
 )
-from deeppool.cli.inputs import read_plan, read_profile, warn
+from deeppool.cli.inputs import read_plan, read_profile
 from deeppool.cli.options import AsJson, SlowdownOption
 from deeppool.cli.output import show
 
@@ -87,6 +87,7 @@ def simulate(
     from deeppool.base import serialization
     from deeppool.base.sharing import find_sharing
     from deeppool.figures.trace import write_trace
+    from deeppool.planning.goal import check_device
     from deeppool.records.run_record import RunRecord
     from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
     from deeppool.simulation.plan.simulate import Simulation
@@ -104,9 +105,8 @@ def simulate(
         )
     job: Profile | None = None if background is None else read_profile(background)
     made = read_plan(plan)
-    if job is not None and (job.device, job.device_name) != (made.device, made.device_name):
-        text = f"the plan is for {made.device_name}, the background's times are those of {job.device_name}"
-        warn([f"{text} (profile both on one kind of GPU)"])
+    if job is not None:
+        check_device(job, made.device_name, made.device)
     if noise is not None:
         given = _noisy(given, noise, made.gpus)
     deviations = None if given.as_planned else given

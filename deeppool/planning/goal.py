@@ -16,6 +16,7 @@ from typing import Literal, get_args
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
+from deeppool.units import format_count
 
 Goal = Literal["fastest", "ddp_speed", "cluster_throughput"]
 
@@ -38,15 +39,7 @@ def background_job(profile: Profile, background: Profile, batch: int | None = No
     Raises:
         InvalidValueError: a batch above the profile's largest, or profiles of different devices.
     """
-    ours, theirs = (
-        f"{job.device_name} ({job.device}, {job.threads} thread{'s' * (job.threads > 1)})"
-        for job in (profile, background)
-    )
-    if ours != theirs:
-        raise InvalidValueError(
-            f"the foreground's profile is of {ours}, the background's of {theirs}: both must be of one kind of GPU "
-            "(profile both on it)"
-        )
+    check_device(background, profile.device_name, profile.device, profile.threads)
     largest = background.batch_sizes[-1]
     batch = largest if batch is None else whole_number("background_batch", batch, least=None)
     if not 1 <= batch <= largest:
@@ -56,6 +49,17 @@ def background_job(profile: Profile, background: Profile, batch: int | None = No
             f"got {batch}{larger * (batch > largest)}"
         )
     return GoalBackground(background.graph.model, background.step_time(batch) / batch)
+
+
+def check_device(background: Profile, device_name: str, device: str, threads: int | None = None) -> None:
+    """Raises InvalidValueError unless a background's times are of the foreground's device; a plan knows no threads."""
+    theirs = f"{background.device_name} ({background.device}, {format_count(background.threads, 'thread')})"
+    ours = f"{device_name} ({device}, {format_count(background.threads if threads is None else threads, 'thread')})"
+    if ours != theirs:
+        raise InvalidValueError(
+            f"the foreground's {'plan' if threads is None else 'profile'} is of {ours}, the background's profile of "
+            f"{theirs}: both must be of one kind of GPU (profile both on it)"
+        )
 
 
 def check_goal(goal: Goal, *, limited: bool, published: bool, background: bool) -> None:

@@ -1,6 +1,7 @@
 """``deeppool simulate``: stragglers, a live run to compare with, and workloads of many jobs."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,8 @@ from tests.figures.records import run_of, two_layer_plan
 from tests.strategies import make_graph, profile_from_times
 
 PLAN = two_layer_plan()
-PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 8e-3])
+TIMES = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 8e-3])
+PROFILE = replace(TIMES, device_name=PLAN.device_name)
 NOISY = replace(PROFILE, checks=(IterationCheck(4, 0.012, 0.012, 0.05, 9),))
 
 
@@ -154,16 +156,18 @@ def test_options_that_do_not_go_together_are_bad_usage(folder, what, options, to
     assert told in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_background_of_another_device_than_the_plan_is_told(folder, tmp_path):
-    dp.save(replace(PLAN, device_name=PROFILE.device_name), tmp_path / "plan.json")
-    for plan, told in (
-        (folder / "plan.json", f"the plan is for {PLAN.device_name}, the background's times are those of drawn"),
-        (tmp_path / "plan.json", ""),
-    ):
-        done = simulate(folder, plan, "--background", folder / "net.json")
-        assert done.exit_code == 0
-        assert told in " ".join(done.stderr.split())
-        assert ("the background's times" in done.stderr) == bool(told)
+def test_a_background_of_another_device_than_the_plan_is_refused(folder, tmp_path):
+    other = dp.save(TIMES, tmp_path / "other.json")
+    told = (
+        r"the foreground's plan is of Test CPU \(cpu, 1 thread\), the background's profile of drawn \(cpu, 1 thread\)"
+    )
+    for more in ((), ("--interference", folder / "pairs.json")):
+        done = simulate(folder, "plan.json", "--background", other, *more)
+        assert isinstance(done.exception, InvalidValueError)
+        assert re.search(told, str(done.exception))
+    run = replace(run_of(), sharing=dp.Sharing())
+    with pytest.raises(InvalidValueError, match=told):
+        dp.compare_with_run(PLAN, run, background=TIMES, interference=dp.load(folder / "pairs.json"))
 
 
 def test_what_cannot_be_is_reported(folder, tmp_path):

@@ -10,6 +10,7 @@ from typing import ClassVar
 from deeppool.base.sharing import Sharing
 from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
+from deeppool.planning.goal import check_device
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.simulation.device.collocated import (
@@ -140,8 +141,10 @@ def simulate_gpu(
         iterations: number of simulated iterations.
 
     Raises:
-        InvalidValueError: no interference was measured for the background's priority, or it has a share of the device.
+        InvalidValueError: no interference was measured for the background's priority, or it has a share of the device,
+            or it was profiled on another one.
     """
+    check_device(background, plan.device_name, plan.device)
     if sharing.share is not None:
         raise InvalidValueError(
             f"interference is of jobs that a device divides by their priority, not of a share of {sharing.share:g} "

@@ -25,7 +25,7 @@ PLAN = plan_of(
 )
 """0.5 s, of which GPU 1 is idle for 0.2."""
 UPDATE = 0.1
-BACKGROUND = profile_from_times(make_graph([()]), [lambda b: 0.01], (4,))
+BACKGROUND = replace(profile_from_times(make_graph([()]), [lambda b: 0.01], (4,)), device_name=PLAN.device_name)
 
 
 def summary(seconds):
