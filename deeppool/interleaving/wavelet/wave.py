@@ -144,8 +144,9 @@ class Wave:
         """Moves the learning rate on past an update that the other wave has made."""
         rule = self.step.rule
         if rule.schedule is not None:
-            # The tock wave's schedule moves on before its first update, of which torch would warn.
-            rule.optimizer._opt_called = True  # type: ignore[union-attr]  # torch's own mark
+            # The tock wave's schedule moves on before its first update, of which torch would warn. Its own mark is the
+            # only way: a step without gradients may change state, and filters of warnings are those of all threads.
+            rule.optimizer._opt_called = True  # type: ignore[union-attr]
             rule.schedule.step()
 
     def state(self) -> dict[str, Any]:
