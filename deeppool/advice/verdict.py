@@ -34,10 +34,8 @@ class TechniqueVerdict:
 
     def __str__(self) -> str:
         predicted = "no prediction" if self.predicted is None else f"predicted {self.predicted:.2f}"
-        measured = "not measured"
-        if self.measured is not None:
-            measured = f"measured {format_ratio(self.measured, self.half_width)}"
-        return f"{self.technique:<20} {self.verdict:<8} {predicted}, {measured}: {self.why}"
+        measured = "" if self.measured is None else "measured "
+        return f"{self.technique:<20} {self.verdict:<8} {predicted}, {measured}{self.why}"
 
 
 def verdicts(

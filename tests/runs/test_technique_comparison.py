@@ -64,6 +64,10 @@ def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
     assert "of twice" in found["two waves"].why
     assert found["crossover"].verdict == "unknown"
     assert found["crossover"].why.startswith("not measured here")
+    assert str(found["crossover"]) == "crossover            unknown  predicted 1.10, not measured here; some reason"
+    assert str(found["ordered transfers"]).endswith(
+        "predicted 1.20, measured 2.00 ± 0.00 times the samples per second of DDP, best bucket; some reason"
+    )
     once = {one.technique: one.verdict for one in verdicts(advice, measured(repetitions=1))}
     assert once["ordered transfers"] == "unknown"
     assert {one.verdict for one in verdicts(advice)} == {"unknown"}
