@@ -73,7 +73,9 @@ function render({ model, el }) {
   };
   let timer;
   const clicked = (event) => {
-    if (!event.target.closest(".dp-click")) return;
+    // A panel inside this one answers for its buttons.
+    const button = event.target.closest(".dp-click");
+    if (!button || button.closest(".dp-panel") !== el.closest(".dp-panel")) return;
     timer ??= setTimeout(say, 1000 * ANSWER_SECONDS, UNANSWERED);
   };
   const answered = () => {
@@ -98,7 +100,8 @@ function render({ model, el }) {
   // JupyterLab disconnects every widget of a kernel that is restarted.
   const lost = () => {
     clearTimeout(timer);
-    say(RESTARTED);
+    // The panel around this one says so.
+    if (!el.closest(".dp-panel")?.parentElement.closest(".dp-panel")) say(RESTARTED);
   };
   model.on("comm_live_update", lost);
   // The kernel wraps the texts of figures, which plotly cuts.

@@ -97,3 +97,38 @@ def test_every_key_reaches_the_control_that_has_the_focus_and_a_figure_is_as_wid
         notebook.until(fits)
         assert room > 500
     notebook.page.set_viewport_size({"width": 1366, "height": 900})
+
+
+NESTED = """
+import ipywidgets
+from deeppool.widgets import Panel
+
+inner = ipywidgets.Button(description="Inner")
+nested = Panel([inner])
+nested.on_click(inner, lambda: setattr(inner, "disabled", True))
+outer = Panel([nested])
+outer"""
+WATCHED = """
+() => {
+  const real = window.setTimeout;
+  window.warnings = 0;
+  window.setTimeout = (call, after, ...given) => {
+    if (String(given[0]).startsWith("No answer to a click")) window.warnings++;
+    return real(call, after, ...given);
+  };
+}"""
+
+
+@pytest.mark.stress
+def test_a_panel_inside_another_answers_for_its_own_buttons_and_leaves_the_rest_to_it(lab: Lab) -> None:
+    notebook = lab.open(["import deeppool as dp", NESTED])
+    panel = notebook.panel(".dp-panel >> nth=0")
+    button = notebook.button(panel, "Inner")
+    notebook.page.evaluate(WATCHED)
+    notebook.press(button, "Enter")
+    notebook.until(button.is_disabled)
+    assert notebook.page.evaluate("window.warnings") == 1
+    notebook.restart_kernel()
+    restarted = panel.get_by_text("The kernel was restarted")
+    restarted.first.wait_for()
+    assert restarted.count() == 1
