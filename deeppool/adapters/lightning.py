@@ -85,6 +85,8 @@ class TransferStrategy(DDPStrategy):
         self._waits = bool(trainer.gradient_clip_val) or _any_defines(hooked, READING_GRADIENTS)
         self._completes = _any_defines(hooked, READING_PARAMETERS)
         self._training = self._method.wrap(module, self.optimizers[0], self._cluster)
+        # Lightning clears them after the next forward, and hooks may read them before; it takes no further memory.
+        self._training.keep_gradients()
         # The first one: what others read is complete before.
         self._first = _Completion(self)
         self._callbacks.insert(0, self._first)
@@ -167,6 +169,9 @@ class _Completion(Callback):
 
     def on_after_backward(self, *_: Any) -> None:
         self._strategy.complete_gradients()
+
+    def on_before_zero_grad(self, *_: Any) -> None:
+        self._strategy.complete_update()
 
     def on_validation_start(self, *_: Any) -> None:
         self._strategy.complete_update()

@@ -18,6 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
     "read in steps": {"accumulate_grad_batches": 2, "limit_val_batches": 0},
     "read in epochs": {"limit_val_batches": 0},
     "read by schedule": {"limit_val_batches": 0},
+    "read in zero_grad": {"accumulate_grad_batches": 2, "limit_val_batches": 0},
     "fp16": {},
 }
 
@@ -82,6 +83,16 @@ def run(rank: int, folder: Path, port: int) -> None:
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             self.read.append(sum(float(each.norm()) for each in module.parameters()))
 
+    class ClearedReader(Callback):
+        """Reads parameters, and the gradients of the last update, before these are cleared."""
+
+        def __init__(self) -> None:
+            self.read: list[float] = []
+
+        def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+            for values in ((each, each.grad) for each in module.parameters()):
+                self.read += [float("nan") if value is None else float(value.norm()) for value in values]
+
     class EpochReader(Callback):
         def __init__(self) -> None:
             self.read: list[float] = []
@@ -97,7 +108,7 @@ def run(rank: int, folder: Path, port: int) -> None:
             strategy = (
                 DDPStrategy() if method == "DDP" else TransferStrategy(dp.find_cluster("loopback", RANKS), TRYING)
             )
-            reader = EpochReader() if case == "read in epochs" else Reader()
+            reader = {"read in epochs": EpochReader, "read in zero_grad": ClearedReader}.get(case, Reader)()
             if case == "fp16":
                 # Lightning itself takes bf16 in its place on a CPU.
                 options["plugins"] = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))

@@ -1,6 +1,7 @@
 """A Trainer of Lightning with transfers trains as with its own DistributedDataParallel."""
 
 import json
+import math
 from importlib.util import find_spec
 
 import pytest
@@ -35,7 +36,7 @@ def test_losses_and_weights_are_those_of_ddp_on_every_rank(case: str, found: lis
         assert ours["losses"] == pytest.approx(wanted["losses"], rel=1e-4)
         assert ours["checked"] == pytest.approx(wanted["checked"], rel=1e-4)
         assert ours["weights"] == pytest.approx(wanted["weights"], rel=1e-4, abs=1e-6)
-        assert ours["read"] == pytest.approx(wanted["read"], rel=1e-4)
+        assert ours["read"] == pytest.approx(wanted["read"], rel=1e-4, nan_ok=True)
     assert found[0][f"{case}, transfers"]["weights"] == found[1][f"{case}, transfers"]["weights"]
     assert sum(ours["losses"][-5:]) < sum(ours["losses"][:5])
 
@@ -51,6 +52,9 @@ def test_the_plan_sends_every_gradient_and_checkpoints_are_written(found: list[d
 def test_callbacks_read_what_they_read_with_ddp(found: list[dict]) -> None:
     counts = [len(found[0][f"read {where}, transfers"]["read"]) for where in ("in steps", "in epochs", "by schedule")]
     assert counts == [4 * STEPS, 4, STEPS]
+    # The gradients of all updates but the last one, which nothing follows.
+    read = found[0]["read in zero_grad, transfers"]["read"]
+    assert sum(map(math.isnan, read)) == len(read) / STEPS / 2
 
 
 def test_fp16_is_refused_for_its_steps_that_are_left_out(found: list[dict]) -> None:

@@ -23,6 +23,8 @@ class DeferredOptimizer:
         self._optimizer = optimizer
         self._steps = StepsOfSome(optimizer)
         self._settings: Values = []
+        self.clears = True
+        """Whether an update clears the gradients. Else the caller does, when the update is complete."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -35,7 +37,7 @@ class DeferredOptimizer:
         self._steps.begin()
 
     def update(self, chosen: Sequence[nn.Parameter]) -> None:
-        """Updates some parameters by the kept settings, and clears their gradients.
+        """Updates some parameters by the kept settings.
 
         Raises:
             InvalidValueError: the optimizer needs the gradients of all parameters in one step.
@@ -47,5 +49,5 @@ class DeferredOptimizer:
             current = [{key: value for key, value in group.items() if key not in counts} for group in current]
         finally:
             set_group_values(self._optimizer, changed_since(self._settings, current))
-        for parameter in chosen:
+        for parameter in chosen if self.clears else ():
             parameter.grad = None

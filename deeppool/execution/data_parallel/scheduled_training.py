@@ -119,7 +119,8 @@ class ScheduledTraining:
         if self._run is None or self._summed:
             self.sum_gradients()
             self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            if self._deferred.clears:
+                self._optimizer.zero_grad(set_to_none=True)
         else:
             # The forward before has left what it did not call, whose update is by the settings of its own step.
             self.drain()
@@ -141,6 +142,10 @@ class ScheduledTraining:
     def trying(self) -> bool:
         """Whether updates are measured for the plan, or plans are tried; the same on all ranks."""
         return self._trial is None or self._trial.running
+
+    def keep_gradients(self) -> None:
+        """Leaves it to the caller to clear gradients: before the next backward, after :meth:`drain`."""
+        self._deferred.clears = False
 
     def drain(self) -> None:
         """Completes the update that is under way; calls no other rank."""
