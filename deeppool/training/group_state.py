@@ -7,7 +7,9 @@ Other optimizers change a parameter by the gradients or the values of others: LA
 al., "Large Batch Optimization for Deep Learning", ICLR 2020), and Prodigy sums its step size over them (Mishchenko and
 Defazio, "Prodigy", ICML 2024). Before the first update in parts, a small copy of the optimizer makes updates in one
 step and in two, which have to agree. It needs no gradient of the training, so that ranks with some parameters can do
-it, too, and finds the same in a training that resumes, or whose first learning rate is 0.
+it, too, and finds the same in a training that resumes, or whose first learning rate is 0. Refused, too, are optimizers
+that draw random numbers, as replicas on other ranks would draw others, and those that cannot be tried: among them, in a
+training that resumes, one whose constructor makes state that its steps join by state of other shapes.
 """
 
 import copy
@@ -90,7 +92,7 @@ def _try_in_parts(optimizer: torch.optim.Optimizer) -> None:
     try:
         fault = None
         if not _close(_tried(optimizer, in_parts=False), _tried(optimizer, in_parts=True)):
-            fault = f"a step of {name} changes a parameter differently without the gradients of others"
+            fault = f"a step of {name} changes a parameter differently without the gradients of others, or by chance"
     except Exception as error:
         fault = f"whether a step of {name} needs all gradients cannot be tried ({type(error).__name__}: {error})"
     if fault is not None:
@@ -114,7 +116,8 @@ def _tried(optimizer: torch.optim.Optimizer, *, in_parts: bool) -> list[Any]:
                 (torch.randn(each.shape, generator=generator) * scale).to(each.device, each.dtype)
                 for each, scale in zip(parameters, itertools.cycle((100, 0.1) if update % 2 else (0.1, 100)))
             ]
-            for part in (slice(0, None, 2), slice(1, None, 2)) if in_parts else (slice(None),):
+            # The second one first, so that each draws other random numbers than in one step.
+            for part in (slice(1, None, 2), slice(0, None, 2)) if in_parts else (slice(None),):
                 for parameter, gradient in zip(parameters[part], gradients[part], strict=True):
                     parameter.grad = gradient
                 steps.step(parameters[part])

@@ -314,6 +314,28 @@ class Unknown(torch.optim.SGD):
         self.lock = threading.Lock()
 
 
+class Noisy(torch.optim.SGD):
+    """Adds noise to its gradients, as for Langevin dynamics."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+
+    def step(self) -> None:  # type: ignore[override]  # without a closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad += torch.randn_like(parameter)
+        super().step()
+
+
+def test_an_optimizer_that_draws_random_numbers_is_refused_in_parts_for_that() -> None:
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(2)
+    with pytest.raises(InvalidValueError, match=r"a step of Noisy changes .* of others, or by chance, and"):
+        InParts()(Noisy(parameters), parameters)
+
+
 def test_an_optimizer_that_cannot_be_tried_is_refused_in_parts() -> None:
     with pytest.raises(InvalidValueError, match="whether a step of Unknown needs all gradients cannot be tried"):
         train(Unknown, InParts())
