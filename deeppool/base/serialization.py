@@ -85,8 +85,8 @@ def write(record: Record, path: str | os.PathLike[str]) -> Path:
     try:
         try:
             if len(text) > MAXIMUM_BYTES:
-                most = f"a record may have {format_bytes(MAXIMUM_BYTES)} (cover less time, or fewer layers)"
-                raise ValueError(f"it has {format_bytes(len(text))}, {most}")
+                size, most = format_bytes(len(text)), format_bytes(MAXIMUM_BYTES)
+                raise ValueError(f"it has {size}, a record may have {most} (cover less time, or fewer layers)")
             _parse(text.encode())
         except ValueError as error:
             raise DocumentError(f"cannot write {path}, as it could not be read: {error}") from error
@@ -115,7 +115,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise DocumentError(f"cannot write {path}: {error.strerror} (choose another path)") from error
     finally:
         if temporary != target:
             temporary.unlink(missing_ok=True)
@@ -134,7 +134,8 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         there = target.exists()
         target.resolve()  # a path that no file can have does not exist
     except (OSError, ValueError) as error:
-        raise _unwritable(target, error) from error
+        reason = getattr(error, "strerror", error)
+        raise DocumentError(f"cannot write {target}: {reason} (choose another path)") from error
     if target.is_dir():
         raise DocumentError(f"cannot write {target}: it is a folder (give a file name in it)")
     if there and not target.is_file():
@@ -145,10 +146,6 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK) or (there and not os.access(target, os.W_OK)):
         raise DocumentError(f"cannot write {target}: permission denied (choose another path)")
     return target
-
-
-def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> DocumentError:
-    return DocumentError(f"cannot write {path}: {getattr(error, 'strerror', error)} (choose another path)")
 
 
 def read(path: str | os.PathLike[str], record_type: type[R]) -> R:

@@ -194,6 +194,6 @@ class JobQueue:
                 seen.add(folder)
 
 
-def _listed(jobs: Iterable[BackgroundJob] | BackgroundJob) -> list[BackgroundJob]:
+def _listed(jobs: Any) -> list[BackgroundJob]:
     # Arrays and tensors without dimensions say that they are iterable, too.
-    return list(jobs) if isinstance(jobs, Iterable) and getattr(jobs, "ndim", 1) else [jobs]
+    return list(jobs) if isinstance(jobs, Iterable) and getattr(jobs, "ndim", None) != 0 else [jobs]

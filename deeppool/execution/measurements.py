@@ -64,10 +64,11 @@ def _transfers(spans: Sequence[RankSpan]) -> list[tuple[SpanKind, int, str, int]
 
 
 def iteration_times(answers: Sequence[Message], *, ranks_wait: bool = True) -> list[float]:
-    """Returns the seconds of each iteration, from the end of the one before, for all records.
+    """Returns the seconds of each iteration, from the end of the one before, for the records of runs and trainings.
 
-    It ends when its slowest rank ends, or the first one if ranks do not wait. Ranks begin together. Only the controller
-    takes the mean of the ranks' own times, see :func:`deeppool.scheduling.governor.combine`.
+    It ends when its slowest rank ends, or the first one if ranks do not wait. Ranks begin together. The controller
+    takes the mean of the ranks' times (:func:`deeppool.scheduling.governor.combine`); where ways to train take turns,
+    rounds need not follow each other, and each takes as long as on its slowest rank.
     """
     last = max if ranks_wait else min
     ends = [last(of_ranks) for of_ranks in zip(*(accumulate(answer["times"]) for answer in answers), strict=True)]

@@ -14,9 +14,9 @@ from deeppool.base.run_control import RunControl
 from deeppool.base.run_registry import registered
 from deeppool.base.sharing import Policy, Sharing, find_sharing
 from deeppool.collectives.partial.load_imbalance import Delays
-from deeppool.collocation.job_queue import Background, JobLists, JobQueue, job_lists
+from deeppool.collocation.job_queue import Background, JobQueue, job_lists
 from deeppool.collocation.supervisor import Supervisor
-from deeppool.collocation.trials import TrialRun, Trials, trial_run
+from deeppool.collocation.trials import Trials, trial_run
 from deeppool.device.kinds import check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
@@ -148,8 +148,10 @@ def train(
         stack.enter_context(folder_of_checkpoints.locked())
         supervisor = trials = None
         if sharing is not None and background is not None:
-            trials = stack.enter_context(trial_run(background)) if isinstance(background, Trials) else None
-            jobs = JobQueue(_jobs(background, trials, plan), plan.gpus)
+            if isinstance(background, Trials):
+                trials = stack.enter_context(trial_run(background))
+                background = trials.jobs()
+            jobs = JobQueue(job_lists(background, plan), plan.gpus)
             # Background jobs outlive an attempt: a lost rank is no reason to end them.
             folder = stack.enter_context(private_folder())
             supervisor = stack.enter_context(_supervisor(jobs, launcher, plan, sharing, folder))
@@ -218,13 +220,6 @@ def _sharing(
             "(leave it 'auto'; deeppool.launch can run one in a thread of the rank)"
         )
     return found
-
-
-def _jobs(background: Background | Trials, trials: TrialRun | None, plan: Plan) -> JobLists:
-    """Returns the jobs of a background in any form; ``trials`` are those of its trials, if it is some."""
-    if isinstance(background, Trials) or trials is not None:
-        return [] if trials is None else trials.jobs()
-    return job_lists(background, plan)
 
 
 def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing, folder: Path) -> Supervisor:
