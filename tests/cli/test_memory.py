@@ -67,7 +67,9 @@ def test_a_frontier_with_a_background_takes_memory_and_optimizer(deeppool, profi
 def test_too_little_memory_is_one_line_and_exit_code_1(deeppool, profile_file):
     code, out, err = deeppool("plan", profile_file, "--gpus", 2, "--global-batch", 16, "--memory", "30 MB")
     assert (code, out) == (1, "")
-    assert err.startswith("error: no plan of drawn fits: in the smallest one GPU 0 needs 33.4 MiB, 4.8 MiB more than ")
+    assert err.startswith(
+        "error: no plan of drawn fits: in the smallest one found GPU 0 needs 33.4 MiB, 4.8 MiB more than "
+    )
     assert err.endswith("(data parallelism fits from 3 GPUs, or on 2 up to a global batch of 12)\n")
 
 

@@ -24,6 +24,8 @@ from deeppool.units import format_bytes
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Values that an optimizer keeps per parameter, of the parameter's own width."""
+NORM = 16
+"""Power of the mean of :meth:`MemoryModel.size`."""
 HEAVIEST = 5
 """Number of layers named in a record."""
 
@@ -114,10 +116,11 @@ class MemoryModel:
         contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
         return int(contents.total.max())
 
-    def excess(self, gpu_sets: GpuSets, capacity: int) -> int:
-        """Returns the bytes that do not fit into a capacity, of all GPUs together."""
-        contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
-        return int(np.maximum(contents.total - capacity, 0).sum())
+    def size(self, gpu_sets: GpuSets, capacity: int) -> float:
+        """Returns a mean of the GPUs' bytes that is near to the largest, and less where any is less; 0 if all fit."""
+        total = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0]))).total
+        most = float(total.max())
+        return most * float(((total / most) ** NORM).sum()) ** (1 / NORM) if most > capacity else 0.0
 
     def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
         """Whether no GPU holds more bytes than its capacity; true where either is unknown."""

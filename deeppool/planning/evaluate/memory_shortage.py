@@ -7,7 +7,7 @@ from deeppool.costs.amplification import TOLERANCE
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
-from deeppool.units import format_bytes
+from deeppool.units import format_bytes, format_count
 
 
 def shortage_text(
@@ -23,7 +23,7 @@ def shortage_text(
     """Returns the error text: why nothing fits, and what would.
 
     Args:
-        smallest: plan of the least memory.
+        smallest: plan of the least memory that was found.
         memory: memory model of its layers.
         capacity: bytes of each GPU.
         limit: limit on the amplification of ``scope``.
@@ -38,18 +38,18 @@ def shortage_text(
     next_step = _next_step(smallest, memory, capacity, scope, side_by_side=side_by_side)
     return (
         f"no plan of {smallest.costs.graph.model}{within} {'fits' if certain else 'was found to fit'}: in the smallest "
-        f"one GPU {fullest.gpus[0]} needs {format_bytes(fullest.total)}, {format_bytes(fullest.total - capacity)} more "
-        f"than its {format_bytes(capacity)}; {format_bytes(state)} are parameters, gradients and optimizer "
-        f"({memory.optimizer}), {format_bytes(fullest.activations + fullest.received)} activations, and layer "
-        f"'{heaviest.name}' takes the most, {format_bytes(heaviest.total)} at per-GPU batch {heaviest.batch} "
-        f"({next_step})"
+        f"one found GPU {fullest.gpus[0]} needs {format_bytes(fullest.total)}, "
+        f"{format_bytes(fullest.total - capacity)} more than its {format_bytes(capacity)}; {format_bytes(state)} are "
+        f"parameters, gradients and optimizer ({memory.optimizer}), "
+        f"{format_bytes(fullest.activations + fullest.received)} activations, and layer '{heaviest.name}' takes the "
+        f"most, {format_bytes(heaviest.total)} at per-GPU batch {heaviest.batch} ({next_step})"
     )
 
 
 def _next_step(
     smallest: Placement, memory: MemoryModel, capacity: int, scope: LimitScope, *, side_by_side: bool
 ) -> str:
-    """Returns a change that makes data parallelism fit, which takes the least memory of all plans."""
+    """Returns a change that makes data parallelism fit, which takes the least memory of all plans in sequence."""
     costs = smallest.costs
     gpus, batch = costs.gpu_counts[-1], memory.global_batch
     layers = len(costs.graph.layers)
@@ -57,13 +57,16 @@ def _next_step(
     if memory.peak(everywhere.gpus) <= capacity:
         of_layers = (costs.compute + costs.sync)[:, -1] * gpus / costs.compute[:, 0]
         spent = float(of_layers.max()) if scope == "layer" else everywhere.gpu_seconds / costs.single_gpu_time
-        return f"data parallelism on {gpus} GPUs fits: an amplification limit of {_up(spent)} permits it"
+        return (
+            f"data parallelism on {format_count(gpus, 'GPU')} fits: an amplification limit of {_up(spent)} permits it"
+        )
     if samples := _samples_that_fit(memory, capacity):
-        largest = samples * gpus
-        return f"data parallelism fits from {-(-batch // samples)} GPUs, or on {gpus} up to a global batch of {largest}"
+        more = format_count(-(-batch // samples), "GPU")
+        return f"data parallelism fits from {more}, or on {gpus} up to a global batch of {samples * gpus}"
     too_much = "even one sample a GPU is too much for data parallelism"
     if samples := _samples_that_fit(replace(memory, optimizer="sgd"), capacity):
-        return f"{too_much}; with optimizer sgd data parallelism fits from {-(-batch // samples)} GPUs"
+        more = format_count(-(-batch // samples), "GPU")
+        return f"{too_much}; with optimizer sgd data parallelism fits from {more}"
     # Branches on GPUs of their own divide the parameters, so a plan with them may still fit.
     certainty = "no plan was found that holds this model" if side_by_side else "only larger GPUs hold this model"
     return f"{too_much}, whatever the optimizer: {certainty}"

@@ -31,7 +31,7 @@ FAR = 1.05
 RANDOM_CHANGES = 2
 """Changes at random before another climb, which looks near to them."""
 MOST_VAIN = 20
-"""Climbs in a row without gain after which no other one follows; of small models as many as there are layers."""
+"""Climbs in a row without gain after which no other one follows."""
 
 Permitted = Callable[[Placement, Iterable[int]], bool]
 """Returns whether a plan is permitted, given the layers that take another time than in one that is."""
@@ -53,7 +53,7 @@ def improve(plans: Iterable[Placement], permitted: Permitted, bound: float, valu
     """
     rng = random.Random(0)  # the same plan each time
     best, vain = min((climb(plan, permitted, value=value) for plan in plans), key=value), 0
-    while vain < min(MOST_VAIN, len(best.options)) and value(best) > bound * FAR:
+    while vain < MOST_VAIN and value(best) > bound * FAR:
         other, near = best, set[int]()
         for _ in range(RANDOM_CHANGES):
             other, layers = _change_at_random(other, permitted, rng)

@@ -10,8 +10,10 @@ constrained shortest path problem", Networks 10, 1980). Plans off the lower conv
 are not found: hence a bound and not always the optimum.
 
 Copies of resharded inputs depend on two layers, so lambda does not charge them, and with branches side by side no GPU
-holds everything. So plans that are too large, with the fastest one of all among them, are made smaller by small changes
-until they fit, and the fastest one that fits is made faster by changes that keep it so (see ``hill_climbing``).
+holds everything: lambda then charges the parameters of a branch, too, and bounds nothing. Small changes make plans that
+fit of these plans, of the fastest one of all and of data parallelism on one and on all GPUs, and then faster ones (see
+``hill_climbing``). While a plan is too large, its changes do not depend on the capacity: so what they make of it for
+some bytes is found with more bytes, too.
 
 The bound of plans that run branches side by side, or whose all-reduces overlap the backward pass, is the fastest plan
 of all; and whether anything fits stays open where only branches side by side might.
@@ -20,7 +22,8 @@ of all; and whether anything fits stays open where only branches side by side mi
 import math
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,9 +37,9 @@ from deeppool.planning.evaluate.memory_shortage import shortage_text
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.efficient_plans import search_within
-from deeppool.planning.search.hill_climbing import SECONDS, Permitted, climb, improve, keep_limit
+from deeppool.planning.search.hill_climbing import improve, keep_limit
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.planning.search.overlap import PROVED, search_overlapping
+from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.search import SearchResult, search
 
 MOST_STEPS = 60
@@ -63,49 +66,33 @@ def search_fitting(
     if capacity is None or not memory.known:
         return fastest
     problem, first = _Problem(costs, memory, capacity), Placement(costs, fastest.choices, fastest.starts)
-    if not problem.excess(first):
+    if not problem.size(first):
         return fastest
     allowed = math.inf if limit is None else limit * costs.single_gpu_time * (1 + TOLERANCE)
 
     def within(plan: Placement, layers: Iterable[int]) -> bool:
         return keep_limit(limit, plan, layers) if scope == "layer" else plan.gpu_seconds <= allowed
 
-    best, bound = _fitting(problem, first, within, limit, scope)
-    bound = max(bound, fastest.iteration_time / optimality_factor(fastest.optimality))
-    if best.iteration_time > bound * PROVED:
-        best = improve([best], lambda plan, layers: within(plan, layers) and not problem.excess(plan), bound)
+    # A limit on each layer keeps the same limit on the iteration.
+    relaxed, *others = map(problem.relax, {limit} if scope == "layer" else dict.fromkeys((None, limit)))
+    plans = [first, *problem.uniform, *relaxed.plans, *(plan for other in others for plan in other.plans)]
+    starts = [plan for plan in dict.fromkeys(plans) if within(plan, range(problem.layers))]
+    bound = max(relaxed.bound, fastest.iteration_time / optimality_factor(fastest.optimality))
+    best = improve(starts, within, bound, problem.value)
+    if problem.size(best):
+        smallest = min((best, *starts), key=lambda plan: memory.peak(plan.gpus))
+        request = smallest, memory, problem.capacity, limit, scope
+        raise PlanError(shortage_text(*request, certain=relaxed.impossible, side_by_side=problem.may_divide))
     factor = best.iteration_time / bound
     claim = certificate(1.0 if factor <= 1 + TOLERANCE else factor)
     return SearchResult(best.options, best.starts, best.iteration_time, claim)
 
 
-def _fitting(
-    problem: "_Problem", first: Placement, within: Permitted, limit: float | None, scope: LimitScope
-) -> tuple[Placement, float]:
-    """Returns the fastest plan found that fits, by the search for lambda and by making plans smaller, and its bound."""
-    # A limit on each layer keeps the same limit on the iteration.
-    relaxation, *others = map(problem.relax, {limit} if scope == "layer" else dict.fromkeys((None, limit)))
-    plans = (*relaxation.plans, *(plan for other in others for plan in other.plans))
-    kept = [first, *(plan for plan in plans if within(plan, range(problem.layers)))]
-    smallest = min(kept, key=problem.excess)
-    if problem.excess(smallest) and not relaxation.impossible:
-        smallest = improve([smallest], within, 0, problem.excess)
-    if problem.excess(smallest):
-        # What all GPUs together lack guides the changes; what a plan needs of each GPU is on its fullest one.
-        smallest = min((smallest, *kept), key=lambda plan: problem.memory.peak(plan.gpus))
-        request = smallest, problem.memory, problem.capacity, limit, scope
-        raise PlanError(shortage_text(*request, certain=relaxation.impossible, side_by_side=problem.may_divide))
-    smaller = [climb(plan, within, value=problem.excess) for plan in kept if problem.excess(plan)]
-    fitting = [plan for plan in (smallest, *kept, *smaller) if not problem.excess(plan)]
-    return min(fitting, key=SECONDS), relaxation.bound
-
-
-@dataclass(frozen=True, slots=True)
-class _Relaxation:
+class _Relaxation(NamedTuple):
     """Plans and bound of the search for lambda."""
 
-    plans: tuple[Placement, ...]
-    """Among them one of the least memory, copies of resharded inputs not counted."""
+    plans: list[Placement]
+    """Among them one of about the least memory."""
     bound: float = 0.0
     """Seconds that no plan within the limit can beat and fit."""
     impossible: bool = False
@@ -118,6 +105,8 @@ class _Problem:
     def __init__(self, costs: CostTable, memory: MemoryModel, capacity: float) -> None:
         self.costs, self.memory, self.capacity = costs, memory, min(math.floor(capacity), LARGEST)
         self.layers = len(costs.graph.layers)
+        self.state: Integers = np.array([[memory.state(size)] for size in costs.graph.gradient_bytes])
+        """(L, 1) bytes of parameters, gradients and optimizer state; tied parameters count for one layer."""
         shards = [-(-memory.global_batch // count) for count in costs.gpu_counts]
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)
         """(L, K) bytes on GPU 0."""
@@ -126,21 +115,31 @@ class _Problem:
         tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self.may_divide = any(branching_blocks(tree)) and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
+        ends, none = (0, len(costs.gpu_counts) - 1), (0,) * self.layers
+        self.uniform = [Placement(costs, (option,) * self.layers, none) for option in ends]
+        """Data parallelism on one GPU and on all."""
+        edges = (costs.comm(size).max() for layer in costs.graph.layers for size in layer.input_bytes)
+        self.most_seconds = float((costs.compute + costs.sync).max(axis=1).sum() + sum(edges))
+        """More seconds than any plan takes."""
 
-    def excess(self, plan: Placement) -> int:
-        """Returns the bytes by which a plan exceeds the memory of a GPU."""
-        return self.memory.excess(plan.gpus, self.capacity)
+    def size(self, plan: Placement) -> float:
+        """Returns a plan's bytes on its fullest GPUs (see :meth:`MemoryModel.size`); 0 where it fits."""
+        return self.memory.size(plan.gpus, self.capacity)
+
+    def value(self, plan: Placement) -> float:
+        """Returns the seconds of a plan that fits, and more for any other one, the more the larger it is."""
+        return self.most_seconds * self.size(plan) or plan.iteration_time
 
     def relax(self, limit: float | None) -> _Relaxation:
-        """Searches for lambda, branches one after another, under a limit on each layer."""
+        """Searches for lambda under a limit on each layer."""
         large, _ = self._search(limit, 0.0)
         # At a price at which a byte outweighs any time, the search finds the least memory.
-        small, claim = self._search(limit, self._most_seconds())
+        small, claim = self._search(limit, self.most_seconds)
         if self._kept(small) > self.room:
-            return self._result([small], impossible=claim == "exact" and not self.may_divide)
+            return self._result([large, small], impossible=claim == "exact" and not self.may_divide)
         plans, bound = [large, small], 0.0
         for _ in range(MOST_STEPS):
-            if self._kept(large) <= self.room or large.iteration_time >= small.iteration_time:
+            if self._kept(large) <= max(self.room, self._kept(small)) or large.iteration_time >= small.iteration_time:
                 break
             # Seconds a byte at which both plans cost the same.
             price = (small.iteration_time - large.iteration_time) / (self._kept(large) - self._kept(small))
@@ -156,20 +155,18 @@ class _Problem:
         return self._result(plans, bound)
 
     def _result(self, plans: list[Placement], bound: float = 0.0, *, impossible: bool = False) -> _Relaxation:
-        timed = tuple(Placement(self.costs, plan.options, plan.starts) for plan in plans)
+        timed = [Placement(self.costs, plan.options, plan.starts) for plan in plans]
         return _Relaxation(timed, 0.0 if self.may_divide or self.costs.overlap else bound, impossible)
 
     def _kept(self, plan: Placement) -> int:
-        """Returns the bytes of activations on GPU 0, copies of resharded inputs not counted."""
+        """Returns the bytes that ``room`` is for: of activations on GPU 0, copies of resharded inputs not counted."""
+        if self.may_divide:
+            return self.memory.peak(plan.gpus) - self.capacity + self.room
         return int(self.activations[range(self.layers), plan.options].sum())
 
     def _search(self, limit: float | None, price: float) -> tuple[Placement, str]:
         """Returns the plan of least time + price x memory, at ``price`` seconds a byte, and its optimality."""
-        alone = replace(self.costs, overlap=False)
-        found = search(alone, limit, np.asarray(price * self.activations, dtype=np.float64), side_by_side=False)
+        alone, extra = replace(self.costs, overlap=False), price * (self.activations + self.state).astype(np.float64)
+        # Nothing follows from a proof where branches may run side by side.
+        found = search(alone, limit, extra, side_by_side=self.may_divide, proving=not self.may_divide)
         return Placement(alone, found.choices, found.starts), found.optimality
-
-    def _most_seconds(self) -> float:
-        """Returns more seconds than any plan takes."""
-        edges = (self.costs.comm(size).max() for layer in self.costs.graph.layers for size in layer.input_bytes)
-        return float((self.costs.compute + self.costs.sync).max(axis=1).sum() + sum(edges))

@@ -134,9 +134,10 @@ def test_an_example_worked_out_by_hand():
         ("layer0", 4, 3 * 100 + 4 * 1000),
     ]
     assert (others.total, idle.total) == (3 * 100 + 3 * 1000, 0)
-    model, middle = MemoryModel(graph, 10, "momentum", False), others.total - 10
-    assert model.excess(sets, first.total) == 0
-    assert model.excess(sets, middle) == first.total - middle + 10 + 10
+    model = MemoryModel(graph, 10, "momentum", False)
+    assert model.size(sets, first.total) == 0
+    powers = first.total**16 + 2 * others.total**16
+    assert model.size(sets, first.total - 1) == model.size(sets, 0) == pytest.approx(powers ** (1 / 16))
     assert str(first) == (
         "GPU 0: 19.4 KiB (parameters 5.0 KiB, gradients 5.0 KiB, optimizer state 5.0 KiB, activations 4.0 KiB, "
         "received 500 B); most: layer1 15.2 KiB at per-GPU batch 10, layer0 4.2 KiB at per-GPU batch 4"
