@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def prepare(folder: Path, port: int) -> None:
-    preload("lightning.pytorch", "deeppool.adapters.lightning")
+    preload("deeppool.adapters.lightning", "lightning.pytorch")
 
 
 def run(rank: int, folder: Path, port: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from deeppool.execution.transfer_scheduler import TransferScheduler
-from deeppool.graph.models.torchvision_operators import define_missing_operators
 
 RANKS = 2
 SAMPLES = 4
@@ -43,7 +42,6 @@ def dataset(samples: int) -> list[dict[str, torch.Tensor]]:
 def preload(*modules: str) -> None:
     """Imports what all ranks need, in the process that they are forked from."""
     warnings.simplefilter("ignore")
-    define_missing_operators()  # of torchvision, which the libraries import
     for module in modules:
         importlib.import_module(module)
 

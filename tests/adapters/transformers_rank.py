@@ -23,7 +23,7 @@ FAILING = STEPS - 10
 
 
 def prepare(folder: Path, port: int) -> None:
-    preload("transformers.trainer", "accelerate", "deeppool.adapters.transformers")
+    preload("deeppool.adapters.transformers", "transformers.trainer", "accelerate")
 
 
 def run(rank: int, folder: Path, port: int) -> None:

@@ -2,8 +2,8 @@
 
 The registry's torchvision is compiled for CUDA. Beside a CPU build of torch its extension does not load, and
 ``import torchvision`` fails on two operators that no classifier calls, because their schemas are unknown. deeppool
-calls :func:`define_missing_operators` before it imports torchvision or a user's code. Where the builds fit, it does
-nothing.
+calls :func:`define_missing_operators` before it imports torchvision or a user's code, and on ``import
+deeppool.adapters``. Where the builds fit, it does nothing.
 """
 
 from importlib import metadata
