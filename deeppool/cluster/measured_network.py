@@ -239,13 +239,15 @@ class MeasuredNetwork:
         sizes = shown[0][1].sizes
         some = sizes[:: max(1, len(sizes) // 5)]
         lines = [f"{self.ranks} ranks, {self.ranks_per_node} a node, {self.backend} on {self.device_name}, {self.date}"]
-        lines.append(
-            f"{'':24s}" + "".join(f"{format_bytes(size):>11s}" for size in some) + "  spread  computes   alpha + beta"
-        )
+        width = max(len(name) for name, _ in shown)
+        columns = "".join(f"{format_bytes(size):>11s}" for size in some)
+        lines.append(f"{'':{width}s}{columns}  spread  computes   alpha + beta")
         for name, curve in shown:
             times = "".join(f"{format_seconds(curve.at(size)):>11s}" for size in some)
             computes = "-" if curve.computing is None else f"{curve.computing_share:.0%}"
-            lines.append(f"{name:24s}{times}  ±{statistics.median(curve.spread):5.0%}  {computes:>8s}   {curve.line}")
+            lines.append(
+                f"{name:{width}s}{times}  ±{statistics.median(curve.spread):5.0%}  {computes:>8s}   {curve.line}"
+            )
         return "\n".join(lines)
 
     def schedule_times(self, gpu_count: int, size: int) -> dict[str, float]:

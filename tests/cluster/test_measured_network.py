@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
-from deeppool.cluster.measured_network import Curve, curve_through, fit_line
+from deeppool.cluster.measured_network import Curve, ScheduleTimes, curve_through, fit_line
 from deeppool.errors import DocumentError, InvalidValueError
 from tests.strategies import CURVE_SIZES, curve, measured_network, measured_networks
 
@@ -230,6 +230,12 @@ def test_a_table_names_every_pattern_and_its_line():
     waiting = replace(RISING, inside=replace(RISING.inside, computing=(0.7, 0.7, 0.7)))
     assert "  70%  " in waiting.table().splitlines()[2]
     assert (waiting.computing("transfer"), waiting.computing("all-reduce")) == (pytest.approx(0.7), 1)
+
+
+def test_the_columns_of_a_table_stand_below_each_other_whatever_a_schedule_is_called():
+    schedule = ScheduleTimes("sharded-parameter-server", 4, RISING.inside)
+    lines = replace(RISING, schedules=(schedule,)).table().splitlines()[2:]
+    assert len({row.index("±") for row in lines}) == 1
 
 
 def test_an_all_reduce_holds_a_core_for_as_long_as_was_measured_and_else_for_no_time():
