@@ -47,7 +47,7 @@ class BackgroundOutcome:
             return f"{self.name}: waiting when the training ended"
         if not self.samples:
             return f"{self.name} beside rank {self.rank}: no step ({self.ended})"
-        restarts = f", restarted {self.restarts} times" if self.restarts else ""
+        restarts = f", {format_count(self.restarts, 'restart')}" if self.restarts else ""
         kept = f"; checkpoint {self.checkpoint}" if self.checkpoint else ""
         return (
             f"{self.name} beside rank {self.rank} at {self.priority}: {self.steps} steps, "
@@ -184,7 +184,7 @@ class TrainingRecord:
         if self.resumed_from:
             lines.append(f"resumed from {self.resumed_from}")
         if self.restarts:
-            lines.append(f"restarted {self.restarts} times after a fault")
+            lines.append(f"{format_count(self.restarts, 'restart')} after a fault")
         if len(self.attempts) > 1:
             lines += [f"attempt {number}    {attempt}" for number, attempt in enumerate(self.attempts, 1)]
         if self.proposal:

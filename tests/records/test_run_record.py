@@ -87,7 +87,7 @@ def test_a_training_says_what_happened_to_it_and_nothing_of_what_did_not() -> No
     assert str(eventful).splitlines()[1:] == [
         "250 ms an update (p99 299 ms); planned 190 ms",
         "resumed from kept/4",
-        "restarted 2 times after a fault",
+        "2 restarts after a fault",
         "replanned: gain 3 % (switched to it)",
         "last checkpoint kept/6",
     ]
