@@ -129,7 +129,7 @@ def _plan_for(
     report: Callable[[str, float], None],
 ) -> "Plan":
     """Reads a plan file, or profiles and plans a model."""
-    if isfile(what):
+    if isfile(what) or what.endswith(".json"):
         found = read_plan(what)
         if ranks is not None and ranks != found.gpus:
             raise RunError(

@@ -113,6 +113,7 @@ ERRORS = {
         "run plan.json --background examples.own_training:job --background-batch 0",
         "batch of a background job must be at least 1, got 0",
     ),
+    "absent plan": ("run absent.json --background resnet18 -o new.json", "cannot read absent.json: No such file"),
     "other ranks": ("run plan.json --ranks 2 -o new.json", "plan.json is a plan for 4 ranks, --ranks is 2"),
     "ranks below 1": (f"run {EXAMPLE} --ranks 0 -o new.json", "got 0"),
     "no samples": (f"run {EXAMPLE} --global-batch 0 -o new.json", "got 0"),
