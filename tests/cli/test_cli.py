@@ -427,6 +427,20 @@ def test_estimate_for_an_unknown_gpu_is_one_line_and_leaves_no_file(deeppool, tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_path: Path) -> None:
+    # torch's C code imports numpy, and drops the exceptions of that import.
+    dropping = "import signal\ntry:\n    signal.raise_signal(signal.SIGTERM)\nexcept BaseException:\n    pass\n"
+    (tmp_path / "torch.py").write_text(dropping)
+    waiting = (
+        "import signal\nfrom deeppool.cli.interrupts import handle_interrupts\nhandle_interrupts()\n"
+        "try:\n    import torch\n    while signal.getitimer(signal.ITIMER_REAL)[0]:\n        signal.pause()\n"
+        "except KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    told = subprocess.check_output([sys.executable, "-c", waiting], env=os.environ | path, text=True)
+    assert told == "interrupted\n"
+
+
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_of_a_command_that_is_over_changes_nothing(what: str, tmp_path: Path) -> None:
     # Found by the soak: what closes the fork server at exit was interrupted, and a traceback followed the error.
