@@ -40,7 +40,11 @@ class CheckpointFolder:
             yield
             return
         try:
+            str(self.path).encode()
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except UnicodeEncodeError as error:
+            # torch would refuse it when it reads the first checkpoint back.
+            raise DocumentError(f"cannot write {str(self.path)!a}: it is not UTF-8 (choose another folder)") from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", error)
             raise DocumentError(f"cannot write {self.path}: {reason} (choose another folder)") from error

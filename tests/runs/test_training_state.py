@@ -1,11 +1,12 @@
 """Progress of a training: reports of the ranks become metrics, and repeated updates count once."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
 
-from deeppool.errors import RunError
+from deeppool.errors import DocumentError, RunError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.records.training_record import Attempt, Metrics
 from deeppool.runs.training_state import TrainingProgress, metrics_of
@@ -119,3 +120,11 @@ def test_a_checkpoint_is_due_at_multiples_and_after_the_last_update(updates: int
     folder = CheckpointFolder(path=tmp_path, every=5, keep=2, model="m", graph_fingerprint="f", global_batch=8)
     assert folder.next_due(updates, 12) == due
     assert NO_CHECKPOINTS.next_due(updates, 12) == 12
+
+
+def test_a_folder_from_which_torch_could_not_read_is_refused_before_the_training(tmp_path):
+    named = tmp_path / os.fsdecode(b"not-utf8-\xff")
+    folder = CheckpointFolder(path=named, every=5, keep=2, model="m", graph_fingerprint="f", global_batch=8)
+    with pytest.raises(DocumentError, match=r"cannot write '.*not-utf8-.*': it is not UTF-8"), folder.locked():
+        pass
+    assert not named.exists()
