@@ -241,7 +241,7 @@ class SharedCluster:
         return (
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
-            f"{format_count(len(self.points), 'efficient plan')}, from {first.speedup:.2f}x one GPU and "
+            f"{format_count(len(self.points), 'operating point')}, from {first.speedup:.2f}x one GPU and "
             f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "
             f"{format_rate(last.throughput, 4)}; data parallel on all GPUs {alone.speedup:.2f}x and "
             f"{format_rate(alone.throughput, 4)}; {self.optimality}"
