@@ -110,10 +110,10 @@ class Conditions:
 
     def __str__(self) -> str:
         named = {gpu: speed for gpu, speed in enumerate(self.speeds) if speed != 1}
-        slow = ", ".join(f"GPU {gpu} at {speed:g}" for gpu, speed in list(named.items())[:4])
+        slow = ", ".join(f"GPU {gpu} at {speed:.3g}" for gpu, speed in list(named.items())[:4])
         parts = {
             f"speed of {slow}{' …' if len(named) > 4 else ''}": bool(named),
-            f"jitter {self.jitter:g}": self.jitter > 0,
+            f"jitter {self.jitter:.3g}": self.jitter > 0,
             f"stragglers {self.straggling:g} of the time, {self.delay:g} slower": self.straggling > 0,
             f"bandwidth in a node x {self.inside_bandwidth:g}": self.inside_bandwidth != 1,
             f"between nodes x {self.between_bandwidth:g}": self.between_bandwidth != 1,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.units import format_percent, format_rate, format_seconds
+from deeppool.units import format_percent, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Quantity:
         )
 
     def text_of(self, value: float) -> str:
-        """Formats one of the two numbers, seconds with their unit."""
-        return format_seconds(value) if self.unit == "s" else format_rate(value, 4)
+        """Formats one of the two numbers with its unit."""
+        return format_seconds(value) if self.unit == "s" else f"{100 * value:.1f} %"
 
 
 @dataclass(frozen=True, slots=True)

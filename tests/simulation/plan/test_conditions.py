@@ -255,6 +255,7 @@ def test_it_is_read_back_from_a_file_with_its_slow_gpus(tmp_path):
     found = simulate(two_layer_plan(), conditions=Conditions(speeds=(1, 0.5), jitter=0.1), iterations=10)
     assert files.load(files.save(found, tmp_path / "slow.json")) == found
     assert "speed of GPU 1 at 0.5, jitter 0.1; seed 0: mean" in str(found)
+    assert str(Conditions(speeds=(0.880547,), jitter=0.165469)) == "speed of GPU 0 at 0.881, jitter 0.165; seed 0"
     assert "p99" in str(found) and "against the plan" in str(found)
     assert str(Conditions()) == "as planned"
 

@@ -54,6 +54,7 @@ def test_a_run_that_went_as_simulated_has_no_error():
     assert by_name(found)["iteration alone"].error == pytest.approx(0)
     assert by_name(found)["beside the background"].error == pytest.approx(0)
     assert by_name(found)["idle time alone"].simulated == pytest.approx(0.25)
+    assert str(by_name(found)["idle time alone"]).startswith("idle time alone 25.0 % for ")
     assert by_name(found)["background harvest"].error == pytest.approx(0)
     assert found.update_time == pytest.approx(UPDATE)
     assert found.within(0.15)
