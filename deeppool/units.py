@@ -70,6 +70,12 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:+.1f} %"
 
 
+def format_growth(fraction: float) -> str:
+    """Formats a change as percent, or as a factor where that is hard to read: ``2054`` becomes ``2,055 times``."""
+    hard = fraction > 1 or -1 < fraction < -0.99
+    return f"{format_rate(1 + fraction, 4)} times" if hard else format_percent(fraction)
+
+
 def format_tables(*parts: Any, width: int) -> str:
     """Formats lines and rich's tables as plain text, the same in a terminal, a file and a notebook.
 

@@ -9,6 +9,7 @@ from deeppool.units import (
     format_bit_rate,
     format_bytes,
     format_count,
+    format_growth,
     format_percent,
     format_rate,
     format_seconds,
@@ -77,6 +78,23 @@ def test_what_is_no_span_of_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("fraction", "text"), [(0.0312, "+3.1 %"), (-0.5, "-50.0 %"), (0, "+0.0 %")])
 def test_percent_always_shows_its_sign(fraction: float, text: str) -> None:
     assert format_percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [
+        (0.5, "+50.0 %"),
+        (1, "+100.0 %"),
+        (1.5, "2.5 times"),
+        (2054, "2,055 times"),
+        (-0.99, "-99.0 %"),
+        (-0.9995, "0.0005 times"),
+        (-1, "-100.0 %"),
+        (-2, "-200.0 %"),
+    ],
+)
+def test_a_change_of_which_a_percentage_says_little_is_a_factor(fraction: float, text: str) -> None:
+    assert format_growth(fraction) == text
 
 
 @given(st.floats(min_value=1e-9, max_value=900))

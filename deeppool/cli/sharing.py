@@ -85,10 +85,10 @@ def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
 def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
     """A collocated plan's value, its gain over the partition, its GPUs and its iteration limit."""
     from deeppool.costs.amplification import format_limit
-    from deeppool.units import format_percent, format_rate
+    from deeppool.units import format_growth, format_rate
 
     value = f"{point.speedup:.2f}x" if what == "speedup" else format_rate(point.throughput, 4)
     # Rounded first, and 0 added: a loss that shows as 0 has no sign.
-    more = format_percent(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
+    more = format_growth(round(getattr(point, what) / getattr(still, what) - 1, 3) + 0.0)
     limit = format_limit(point.amplification_limit)
     return f"{value} ({more}; {point.gpus} GPU{'s' * (point.gpus > 1)}, limit {limit})"

@@ -10,7 +10,7 @@ from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome, Obse
 from deeppool.evaluation.number_comparison import HISTORY, SAME, NumberComparison, compare_numbers
 from deeppool.evaluation.tables import format_value
 from deeppool.planning.report.tables import render, table
-from deeppool.units import format_count, format_percent
+from deeppool.units import format_count, format_growth
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -258,7 +258,7 @@ def change_row(number: NumberChange) -> tuple[str, ...]:
         f"{number.notebook}: {number.name}",
         format_value(number.usual, number.unit),
         format_value(number.value, number.unit),
-        "–" if number.change is None else format_percent(number.change),
+        "–" if number.change is None else format_growth(number.change),
         noise,
         str(number.nights),
     )

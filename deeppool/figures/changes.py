@@ -12,7 +12,7 @@ from deeppool.planning.report.diff import PlanDiff, TotalChange
 from deeppool.profiling.comparison import ProfileComparison
 from deeppool.records.run_comparison import RunComparison, format_value
 from deeppool.simulation.plan.fidelity import Fidelity
-from deeppool.units import format_bytes, format_rate, format_seconds
+from deeppool.units import format_bytes, format_growth, format_rate, format_seconds
 
 MOST_ROWS = 40
 """Rows that fit on a page; the largest changes are drawn."""
@@ -28,6 +28,8 @@ class Change:
     """Values before and after, for the hover text."""
     noise: float | None = None
     """Percent that noise alone explains, in either direction; None: unknown."""
+    relative: bool = True
+    """Whether it is relative to the value before."""
 
 
 @typed
@@ -86,6 +88,7 @@ def draw_changes(
     shown = [row for row in rows if row in kept]
     left_out = f"; the {len(shown)} largest of {len(rows)} changes" if len(shown) < len(rows) else ""
     places = list(range(len(shown)))
+    texts = [format_growth(row.percent / 100) if row.relative else f"{row.percent:+.1f} %" for row in shown]
     figure = go.Figure(
         go.Bar(
             orientation="h",
@@ -96,8 +99,8 @@ def draw_changes(
                 theme.soft(dark=dark) if row.noise is not None and abs(row.percent) <= row.noise else theme.BLUE
                 for row in shown
             ],
-            text=[f"{row.percent:+.1f} %" for row in shown],
-            hovertext=[f"<b>{escape(row.name)}</b><br>{escape(row.values)}: {row.percent:+.2f} %" for row in shown],
+            text=texts,
+            hovertext=[f"<b>{escape(row.name)}</b><br>{escape(row.values)}: {texts[i]}" for i, row in enumerate(shown)],
             hoverinfo="text",
             showlegend=False,
         )
@@ -142,8 +145,8 @@ def _of_plans(record: PlanDiff) -> list[Change]:
     whole = record.iteration_time.before
     for layer in record.layers:
         counts = f"{len(layer.before.gpus)} → {len(layer.after.gpus)} GPUs"
-        times = f"{format_seconds(layer.before.time)} → {format_seconds(layer.after.time)}"
-        rows.append(Change(f"{layer.name} ({counts})", 100 * layer.change / whole, f"{counts}, {times}"))
+        values = f"{counts}, {_seconds(layer.before.time, layer.after.time)}"
+        rows.append(Change(f"{layer.name} ({counts})", 100 * layer.change / whole, values, relative=False))
     return rows
 
 

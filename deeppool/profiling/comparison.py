@@ -8,7 +8,7 @@ from deeppool.base.arguments import typed
 from deeppool.device.kinds import graphs_name
 from deeppool.errors import InvalidValueError
 from deeppool.profiling.table import Profile
-from deeppool.units import format_percent, format_seconds, format_tables
+from deeppool.units import format_growth, format_rate, format_seconds, format_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ProfileComparison:
         lines = [str(self)]
         for batch, old, new in zip(self.batch_sizes, self.iteration_before, self.iteration_after, strict=True):
             lines.append(
-                f"  batch {batch}: {format_seconds(old)} → {format_seconds(new)} ({format_percent(new / old - 1)})"
+                f"  batch {batch}: {format_seconds(old)} → {format_seconds(new)} ({format_growth(new / old - 1)})"
             )
         if not self.changes:
             return "\n".join(lines)
@@ -91,8 +91,8 @@ class ProfileComparison:
                 str(change.batch),
                 format_seconds(change.before),
                 format_seconds(change.after),
-                format_percent(change.change),
-                f"±{100 * change.noise:.1f} %",
+                format_growth(change.change),
+                f"±{100 * change.noise:.1f} %" if change.noise <= 1 else f"±{format_rate(change.noise)} times",
                 f"{'+' * (change.weight > 0)}{format_seconds(change.weight)}",
             )
         lines.append(format_tables(table, width=140))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from deeppool.base import serialization
 from deeppool.errors import InvalidValueError
+from deeppool.units import format_growth
 
 Scalar = bool | int | float | str | None
 MOST_LINES = 40
@@ -37,6 +38,8 @@ class FieldChange:
 
     def __str__(self) -> str:
         change = "" if math.isinf(self.relative) else f"  ({100 * self.relative:+.3g} %)"
+        if isinstance(self.before, int | float) and self.before > 0 and 1 < self.relative < math.inf:
+            change = f"  ({format_growth(self.relative)})"
         return f"{self.path}: {_text(self.before)} → {_text(self.after)}{change}"
 
 

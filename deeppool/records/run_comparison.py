@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from deeppool.base.arguments import typed
 from deeppool.records.run_record import Phase, RunRecord, TimeSummary
-from deeppool.units import format_percent, format_rate, format_seconds, format_tables
+from deeppool.units import format_growth, format_rate, format_seconds, format_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,7 +110,7 @@ def format_change(change: FigureChange) -> str:
         return "–"
     if change.unit == "share":
         return f"{100 * change.change:+.1f} points"
-    return format_percent(change.change / change.before) if change.before else f"{change.change:+.3g}"
+    return format_growth(change.change / change.before) if change.before else f"{change.change:+.3g}"
 
 
 def _table(*headings: str) -> "Table":

@@ -74,6 +74,14 @@ def test_changes_of_plans_are_percent_of_the_iteration_and_name_the_counts() -> 
     )
 
 
+def test_what_more_than_doubled_is_a_factor_and_what_is_over_another_value_is_not() -> None:
+    found = recorded("diff")
+    longer = replace(found.iteration_time, before=1e-3, after=3e-3, change=2e-3)
+    layer = replace(found.layers[0], name="conv", change=2.5e-3)
+    (bar,) = figures.changes(replace(found, iteration_time=longer, layers=(layer,))).data
+    assert (bar.text[0], bar.text[-1]) == ("3 times", "+250.0 %")
+
+
 def test_a_change_within_the_noise_is_pale_and_the_noise_is_drawn() -> None:
     found = recorded("profile-comparison")
     slower = LayerTimeChange(("conv1", "conv2"), 2, 1e-3, 1.5e-3, 0.1)

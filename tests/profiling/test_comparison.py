@@ -104,6 +104,13 @@ def test_comparison_prints_and_is_saved(tmp_path):
     assert serialization.read(serialization.write(found, tmp_path / "comparison.json"), ProfileComparison) == found
 
 
+def test_times_of_another_device_are_factors():
+    text = compare_profiles(BEFORE, profile_of([(2000.0, 4000.0), (6000.0, 12000.0)])).explain()
+    assert "batch 1: 7 s → 14000 s (2,000 times)" in text
+    assert "%" not in text
+    assert text.count(" 2,000 times   ±80 times ") == 4
+
+
 def test_long_tables_are_truncated_with_a_note():
     found = compare_profiles(BEFORE, profile_of([(2.0, 4.0), (6.0, 12.0)]))
     assert len(found.changes) == 4

@@ -49,8 +49,13 @@ def test_the_relatively_largest_changes_come_first_and_numbers_say_by_how_much()
     assert "%" not in text[1] + text[2] + text[3]
 
 
-@pytest.mark.parametrize(("before", "after", "change"), [(-0.5, 0.5, "+200 %"), (-2, -3, "-50 %"), (-2, -1, "+50 %")])
-def test_what_grew_from_below_zero_has_a_plus(before: float, after: float, change: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [(-0.5, 0.5, "+200 %"), (-2, -3, "-50 %"), (-2, -1, "+50 %"), (2, 5000, "2,500 times")],
+)
+def test_what_grew_from_below_zero_has_a_plus_and_what_grew_much_a_factor(
+    before: float, after: float, change: str
+) -> None:
     assert str(FieldChange("slowdown", before, after)).endswith(f"({change})")
 
 

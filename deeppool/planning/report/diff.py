@@ -12,7 +12,7 @@ from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
 from deeppool.planning.report.tables import render, table
-from deeppool.units import format_bytes, format_percent, format_seconds
+from deeppool.units import format_bytes, format_growth, format_seconds
 
 Value = bool | int | float | str | tuple[int, ...] | None
 
@@ -103,7 +103,7 @@ class PlanDiff:
             return f"{self.model}: the same plan, {format_seconds(time.after)} an iteration, {count} layers unchanged"
         return (
             f"{self.model}: {format_seconds(time.before)} → {format_seconds(time.after)} an iteration "
-            f"({format_percent(time.change / time.before)}), {self.unchanged_layers} of {count} layers unchanged"
+            f"({format_growth(time.change / time.before)}), {self.unchanged_layers} of {count} layers unchanged"
         )
 
 
@@ -225,7 +225,7 @@ def _diff_text(changes: PlanDiff) -> str:
     ):
         if total is None:
             continue
-        relative = f" ({format_percent(total.change / total.before)})" if total.before else ""
+        relative = f" ({format_growth(total.change / total.before)})" if total.before else ""
         totals.add_row(name, text(total.before), text(total.after), _signed(total.change, text) + relative)
     parts.append(totals)
     if changes.layers:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.units import format_percent, format_seconds
+from deeppool.units import format_growth, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Quantity:
     def __str__(self) -> str:
         return (
             f"{self.name} {self.text_of(self.simulated)} for {self.text_of(self.measured)} "
-            f"({format_percent(self.error)})"
+            f"({format_growth(self.error)})"
         )
 
     def text_of(self, value: float) -> str:

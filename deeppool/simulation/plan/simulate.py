@@ -35,7 +35,7 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.stragglers import StragglingIterations, simulate_iterations
-from deeppool.units import format_percent, format_rate, format_seconds
+from deeppool.units import format_growth, format_rate, format_seconds
 
 UPDATE = "update"
 """Name of the span of a GPU's update, as in a run's timeline."""
@@ -91,7 +91,7 @@ class Simulation:
             found = self.summary
             text += (
                 f"; {self.conditions}: mean {format_seconds(found.mean)} "
-                f"({format_percent(found.mean / self.plan_iteration_time - 1)} against the plan), "
+                f"({format_growth(found.mean / self.plan_iteration_time - 1)} against the plan), "
                 f"p99 {format_seconds(found.p99)} of {found.count} iterations"
             )
         return text if self.fidelity is None else f"{text}\n{self.fidelity}"
