@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import deeppool as dp
 from benchmarks.planner.models import priced
 from deeppool.costs.table import CostTable
-from deeppool.planning.evaluate.baselines import fastest_data_parallel
+from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
 from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.search import SearchResult, search
 
@@ -50,7 +50,7 @@ def main() -> None:
 def cells(costs: CostTable, limit: float | None) -> str:
     found, seconds = timed(lambda: search_overlapping(costs, limit))
     _, alone = timed(lambda: search(replace(costs, overlap=False), limit))
-    gain = fastest_data_parallel(costs)[1] / found.iteration_time
+    gain = DataParallelComparison(found.iteration_time, data_parallel_times(costs)).gain
     return f"{gain:.2f} | {found.optimality.removeprefix('bound ')} | {seconds:.2g} | {seconds / alone:.1f}"
 
 

@@ -1,10 +1,9 @@
 """``dp.advise``: advice on a model and a cluster."""
 
 import shlex
-from dataclasses import replace
 
 from deeppool.advice.layer_times import layer_times, names_profile, profile_command
-from deeppool.advice.record import Advice, DataParallelTime, fastest_of
+from deeppool.advice.record import Advice
 from deeppool.advice.techniques import (
     burst_parallelism,
     collocation,
@@ -15,13 +14,13 @@ from deeppool.advice.techniques import (
 )
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
-from deeppool.cluster.cluster import PRESETS, Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster, as_cluster
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel, Model
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
-from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.planner import frontier, plan
+from deeppool.planning.report.as_code import is_preset
 from deeppool.planning.request import cost_table
 from deeppool.profiling.default_cluster import cluster_for, cluster_of
 from deeppool.profiling.table import Profile
@@ -75,14 +74,12 @@ def advise(
     fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)
     found = frontier(times, fastest.cluster, global_batch)
-    data_parallel = tuple(map(DataParallelTime, costs.gpu_counts, data_parallel_times(costs)))
-    baseline = fastest_of(data_parallel)
+    baseline = fastest.comparison.fastest
     return Advice(
         plan=fastest,
         frontier=found,
-        data_parallel=data_parallel,
         findings=(
-            burst_parallelism(fastest, baseline, command),
+            burst_parallelism(fastest, command),
             collocation(found, times, baseline, name, command),
             ordered_transfers(times, costs, baseline),
             crossover(times, costs, baseline),
@@ -97,7 +94,4 @@ def cluster_option(cluster: Cluster, profile: Profile) -> str:
     """Returns the option of a command that names a cluster; empty for the default of the profile."""
     if cluster == cluster_for(profile, cluster.gpus):
         return ""
-    # One of other links may have the name of a preset: it is the default of ``Cluster``.
-    preset = PRESETS.get(cluster.name)
-    is_preset = preset is not None and replace(preset, gpus=cluster.gpus) == cluster
-    return f" --cluster {cluster.name if is_preset else 'CLUSTER.json'}"
+    return f" --cluster {cluster.name if is_preset(cluster) else 'CLUSTER.json'}"

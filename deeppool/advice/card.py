@@ -1,18 +1,20 @@
 """The card that ends a run or a training: for each technique a verdict, the evidence, and the next step."""
 
 import shlex
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
-from deeppool.advice.record import Finding, Verdict, card_lines
-from deeppool.advice.techniques import WORTH, partial_collectives, verdict_on
+from deeppool.advice.record import Finding, card_lines
+from deeppool.advice.techniques import partial_collectives
 from deeppool.advice.verdict import collocation_of
+from deeppool.planning.evaluate.baselines import WORTH, Verdict
 from deeppool.planning.plan import Plan
 from deeppool.records.compute_times import NOTEWORTHY, groups_alike, straggler
 from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
-from deeppool.units import format_count, format_percent, format_rate, format_seconds
+from deeppool.units import format_growth, format_percent, format_rate, format_seconds
 
 DEVIATION = 0.15
 """Error of a planned iteration time from which its layer times should be corrected."""
@@ -90,7 +92,7 @@ def _burst_parallelism(
     if planned is None:
         return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", by_turns)
     deviation = measured / planned - 1
-    evidence += f", planned {format_seconds(planned)} ({format_percent(deviation)})"
+    evidence += f", planned {format_seconds(planned)} ({format_growth(deviation)})"
     emulated = isinstance(record, RunRecord) and record.emulated_rank is not None
     if record.cores < record.ranks and not emulated:
         evidence += f"; {record.ranks} ranks share {record.cores} cores, so that times predict nothing"
@@ -101,11 +103,9 @@ def _burst_parallelism(
     if record.ranks != plan.gpus:
         evidence += f"; it ended on {record.ranks} of {plan.gpus} GPUs, by a plan for so many"
         return Finding("burst parallelism", "unknown", None, evidence, "the same command, when all GPUs can be used")
-    gpus, seconds = plan.best_baseline
-    where = "" if gpus == plan.gpus else f" on {format_count(gpus, 'GPU')}"
-    gain = seconds / plan.iteration_time
-    verdict = verdict_on(gain, abs(deviation))
-    evidence += f"; {plan.baseline}{where} is predicted to take {gain:.2f} times as long as the plan"
+    compared = replace(plan.comparison, error=abs(deviation))
+    gain, verdict, where = compared.gain, compared.verdict, compared.where
+    evidence += f"; {compared.name}{where} is predicted to take {gain:.2f} times as long as the plan"
     if verdict == "unknown":
         evidence += ", which is within that deviation"
     elif abs(deviation) <= DEVIATION:

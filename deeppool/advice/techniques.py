@@ -3,15 +3,17 @@
 The baseline is what a user would run instead: DDP on the number of GPUs on which it is fastest.
 """
 
+import math
 from dataclasses import replace
 
-from deeppool.advice.record import DataParallelTime, Finding, Verdict
+from deeppool.advice.record import Finding
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
 from deeppool.interleaving.wavelet.predict import tick_tock_costs
 from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
+from deeppool.planning.evaluate.baselines import WORTH, DataParallelTime, verdict_on
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
@@ -19,16 +21,6 @@ from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
 from deeppool.units import format_bytes, format_rate, format_seconds
-
-WORTH = 1.03
-"""Least gain that is worth another way to train: a few percent are within the error of most predictions."""
-
-
-def verdict_on(gain: float, error: float | None) -> Verdict:
-    """Returns whether a predicted gain is worth it; unknown where it lies within the error of estimated times."""
-    if gain < WORTH:
-        return "no"
-    return "unknown" if gain - 1 <= (error or 0.0) else "yes"
 
 
 def judge(technique: str, gain: float, error: float | None, evidence: str, next_step: str) -> Finding:
@@ -46,14 +38,14 @@ def judge(technique: str, gain: float, error: float | None, evidence: str, next_
     return Finding(technique, verdict, gain, evidence + doubt, next_step)
 
 
-def burst_parallelism(fastest: Plan, baseline: DataParallelTime, plan_command: str) -> Finding:
+def burst_parallelism(fastest: Plan, plan_command: str) -> Finding:
     """Judges the fastest plan, which the command makes."""
     step = f"{plan_command} -o burst-plan.json"
     if fastest.data_parallel_kept:
         # No plan is faster than DDP by more than the claim.
-        verdict: Verdict = "no" if optimality_factor(fastest.optimality) < WORTH else "unknown"
+        verdict = verdict_on(optimality_factor(fastest.optimality), math.inf)
         return Finding("burst parallelism", verdict, None, fastest.caveats[-1], f"another profile, then {step}")
-    gain = baseline.seconds / fastest.iteration_time
+    gain = fastest.comparison.gain
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
         evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"

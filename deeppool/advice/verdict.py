@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeppool.advice.record import Advice, Finding, Verdict
+from deeppool.advice.record import Advice, Finding
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.baselines import Verdict
 from deeppool.records.confidence_interval import format_ratio
 from deeppool.records.measured_ways import MeasuredWays
 from deeppool.records.run_record import RunRecord

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deeppool.advice.record import Finding, Verdict, card_lines
+from deeppool.advice.record import Finding, card_lines
 from deeppool.base import serialization
 from deeppool.base.number_checks import whole_number
 from deeppool.device.cpu import usable_cores
@@ -30,6 +30,7 @@ from deeppool.evaluation.notebooks import Notebook, Preset, choose
 from deeppool.evaluation.observations import observe
 from deeppool.evaluation.process_pool import CompletedTask, default_jobs, run_tasks
 from deeppool.evaluation.regression_report import RegressionReport, compare_with_earlier
+from deeppool.planning.evaluate.baselines import Verdict
 from deeppool.units import format_count
 
 REPORT_FILE = "verdict.json"

@@ -38,8 +38,9 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     """
     unit = time_unit(found.single_gpu_iteration_time)
     marks = [] if plan is None else [frontier_mark(found, plan)]
-    works = [*found.data_parallel_gpu_seconds, *(point.gpu_seconds for point in found.points)]
-    times = [*found.data_parallel_iteration_times, *(point.iteration_time for point in found.points)]
+    uniform = found.comparison.data_parallel
+    works = [*(one.gpu_seconds for one in uniform), *(point.gpu_seconds for point in found.points)]
+    times = [*(one.seconds for one in uniform), *(point.iteration_time for point in found.points)]
     layout = theme.theme_layout(
         title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPU{'s' * (found.gpus > 1)}: "
         "every efficient plan",
@@ -108,18 +109,18 @@ def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
 
 
 def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
-    works = found.data_parallel_gpu_seconds
+    uniform = found.comparison.data_parallel
     return {
         "type": "scatter",
         "name": "data parallel",
         "mode": "markers+text",
         "marker": {"symbol": "square-open", "size": 8, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
-        "x": [unit.of(work) for work in works],
-        "y": [unit.of(seconds) for seconds in found.data_parallel_iteration_times],
-        "text": [f"{count:,}" for count in found.gpu_counts],
+        "x": [unit.of(one.gpu_seconds) for one in uniform],
+        "y": [unit.of(one.seconds) for one in uniform],
+        "text": [f"{one.gpus:,}" for one in uniform],
         "textposition": "middle right",
         "textfont": {"size": 10},
-        "customdata": [work / found.single_gpu_iteration_time for work in works],
+        "customdata": [one.gpu_seconds / found.single_gpu_iteration_time for one in uniform],
         "hovertemplate": _hover(" on %{text} GPUs", unit),
         "cliponaxis": False,
     }

@@ -8,12 +8,11 @@ import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.planning.evaluate.alternatives import alternative_costs
-from deeppool.planning.evaluate.baselines import data_parallel_time, fastest_data_parallel
+from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.layer_assignment import LayerAssignment, deferred
 from deeppool.planning.plan import LimitScope, Plan
-from deeppool.profiling.iteration_check import gain_warning
 from deeppool.profiling.table import Profile
 
 
@@ -54,8 +53,14 @@ def assemble_plan(
     if amplification_limit is not None and limit_scope == "layer":
         most = amplification_limit * (1 + TOLERANCE)
         over_limit = tuple(layer.name for layer in layers if layer.amplification > most)
-    data_parallel = data_parallel_time(costs)
-    doubt = gain_warning(data_parallel / iteration_time - 1, profile.error)
+    *fewer, everywhere = data_parallel_times(costs)
+    caveats = profile.caveats(extrapolated)
+    compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error)
+    if compared.within_error:
+        caveats += (
+            f"the gain over data parallelism{compared.where}, {100 * (compared.gain - 1):.1f} %, is within the error "
+            f"of estimated layer times, ± {100 * (profile.error or 0.0):.0f} % (measure a profile to decide)",
+        )
     return Plan(
         model=graph.model,
         input_shape=graph.input_shape,
@@ -78,8 +83,8 @@ def assemble_plan(
         limit_scope=limit_scope,
         layers=layers,
         iteration_time=iteration_time,
-        data_parallel_iteration_time=data_parallel,
-        fastest_data_parallel=fastest_data_parallel(costs),
+        data_parallel_iteration_time=everywhere.seconds,
+        data_parallel_on_fewer=tuple(fewer),
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
@@ -91,7 +96,7 @@ def assemble_plan(
         sync_computing=costs.network.sync_computing,
         optimizer=memory.optimizer,
         memory=memory.use([layer.gpus for layer in layers], cluster.gpus) if memory.known else (),
-        caveats=(*profile.caveats(extrapolated), *([doubt] if doubt else [])),
+        caveats=caveats,
         error=profile.error,
         origin=profile.origin,
     )

@@ -9,7 +9,7 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import data_parallel_time, fastest_data_parallel
+from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
@@ -19,7 +19,6 @@ from deeppool.units import format_bytes, format_count, format_seconds
 
 SAME_TIME = 1e-6
 """Relative difference between two times that count as equal."""
-FASTEST = ("GPU count of fastest_data_parallel", "time of fastest_data_parallel")
 AGAIN = "plan again; was the file edited, or made by another version?"
 
 
@@ -180,15 +179,22 @@ def _check_graph(plan: Plan, profile: Profile) -> None:
 def _check_times(plan: Plan, placement: Placement) -> None:
     """Compares the plan's times, and what they follow from, with those of its profile."""
     costs, gpu_seconds = placement.costs, placement.gpu_seconds
+    *fewer, everywhere = data_parallel_times(costs)
     times = [
         ("iteration_time", plan.iteration_time, placement.iteration_time),
         ("gpu_seconds", plan.gpu_seconds, gpu_seconds),
         ("single_gpu_iteration_time", plan.single_gpu_iteration_time, costs.single_gpu_time),
-        ("data_parallel_iteration_time", plan.data_parallel_iteration_time, data_parallel_time(costs)),
-        *zip(FASTEST, plan.fastest_data_parallel or (), fastest_data_parallel(costs), strict=False),
+        ("data_parallel_iteration_time", plan.data_parallel_iteration_time, everywhere.seconds),
         ("amplification", plan.amplification, gpu_seconds / costs.single_gpu_time),
         ("sync_computing", plan.sync_computing, costs.network.sync_computing),
     ]
+    own = plan.data_parallel_on_fewer or fewer
+    times += [
+        (f"{name} of data_parallel_on_fewer", getattr(one, name), getattr(other, name))
+        for one, other in zip(own, fewer, strict=False)
+        for name in ("gpus", "seconds")
+    ]
+    times.append(("length of data_parallel_on_fewer", len(own), len(fewer)))
     for index, layer in enumerate(plan.layers):
         seconds, alone = placement.time(index), float(costs.compute[index, 0])
         found = placement.layer_times[index]._asdict() | {

@@ -9,22 +9,15 @@ from dataclasses import replace
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
-from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.placement import data_parallel
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.profiling.table import Profile
-from deeppool.units import format_count
 
 
 def profile_noise(profile: Profile, batch: int) -> float:
-    """Returns the relative error of an iteration's time that a profile's own checks show.
-
-    Args:
-        profile: one without checks, such as an estimate, has no noise.
-        batch: per-GPU batch; the check of the nearest batch size counts.
-    """
+    """Returns the relative error of an iteration that a profile's check of the nearest batch shows; 0 without any."""
     check = min(profile.checks, key=lambda check: abs(check.batch - batch), default=None)
     return 0.0 if check is None else max(abs(check.deviation), check.spread)
 
@@ -41,19 +34,19 @@ def without_noise(
         memory: model of what each GPU holds.
         explained: see :func:`deeppool.planning.assembly.assemble_plan`.
     """
-    gpus, seconds = fastest_data_parallel(costs)
-    gain = seconds / plan.iteration_time - 1
+    compared = plan.comparison
+    gpus = compared.fastest.gpus
     noise = profile_noise(profile, -(-plan.global_batch // gpus))
-    if not 0 < gain < noise:
+    # Where not all GPUs are searched, no plan is on all.
+    if not replace(compared, error=noise).within_error or gpus not in costs.gpu_counts:
         return plan
-    layers = len(costs.graph.layers)
-    placement = Placement(costs, (costs.gpu_counts.index(gpus),) * layers, (0,) * layers)
+    placement = data_parallel(costs, costs.gpu_counts.index(gpus))
     kept = assemble_plan(
         profile,
         placement,
         memory,
         iteration_time=placement.iteration_time,
-        optimality=certificate((1 + gain) * optimality_factor(plan.optimality)),
+        optimality=certificate(compared.gain * optimality_factor(plan.optimality)),
         search_time=plan.search_time,
         amplification_limit=plan.amplification_limit,
         limit_scope=plan.limit_scope,
@@ -61,13 +54,11 @@ def without_noise(
     )
     limit, capacity = plan.amplification_limit, costs.network.cluster.memory
     over = limit is not None and plan.limit_scope == "iteration" and kept.amplification > limit * (1 + TOLERANCE)
-    full = capacity is not None and any(use.total > capacity for use in kept.memory)
-    if over or full or kept.over_limit:
+    if over or kept.over_limit or not memory.fits(placement.gpus, capacity):
         return plan
-    where = "" if gpus == plan.gpus else f" on {format_count(gpus, 'GPU')}"
     caveat = (
-        f"the fastest plan gains {100 * gain:.1f} % over data parallelism (DDP){where}, less than the "
-        f"{100 * noise:.1f} % by which the profile's layers deviate from its iterations, or these from each other: DDP "
-        "is kept (profile longer, on an idle machine, to tell more)"
+        f"the fastest plan gains {100 * (compared.gain - 1):.1f} % over data parallelism (DDP){compared.where}, less "
+        f"than the {100 * noise:.1f} % by which the profile's layers deviate from its iterations, or these from each "
+        "other: DDP is kept (profile longer, on an idle machine, to tell more)"
     )
     return replace(kept, caveats=(*kept.caveats, caveat), data_parallel_kept=True)

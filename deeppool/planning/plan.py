@@ -4,12 +4,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from deeppool.base.number_checks import positive_number
 from deeppool.cluster.cluster import MAXIMUM_GPUS, Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
+from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
 from deeppool.planning.evaluate.schedule import IterationSchedule, order_of, schedule, update_time
 from deeppool.planning.goal import Goal, GoalBackground
@@ -111,8 +113,8 @@ class Plan:
     data_parallel_kept: bool = False
     """Whether it is data parallelism because the fastest plan gains less than the profile's noise; the last caveat says
     by how much."""
-    fastest_data_parallel: tuple[int, float] | None = None
-    """GPU count on which data parallelism is fastest, and its seconds; None in files of earlier versions."""
+    data_parallel_on_fewer: tuple[DataParallelTime, ...] = ()
+    """Data parallelism on each smaller GPU count, ascending; empty in files of earlier versions."""
     error: float | None = None
     """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
@@ -123,6 +125,7 @@ class Plan:
             object.__setattr__(self, "inputs", (Input("", self.input_shape),))
         if not 1 <= self.gpus <= MAXIMUM_GPUS:
             raise InvalidValueError(f"gpus must be within 1…{MAXIMUM_GPUS}, got {self.gpus}")
+        positive_number("data_parallel_iteration_time", self.data_parallel_iteration_time)
         # A deep model has few distinct sets, and on a thousand GPUs they are long.
         valid = {x for x in {layer.gpus for layer in self.layers} if x and 0 <= min(x) <= max(x) < self.gpus}
         for index, layer in enumerate(self.layers):
@@ -220,26 +223,14 @@ class Plan:
                 )
 
     @property
-    def baseline(self) -> str:
-        """Name of what the plan is compared with: PyTorch's DDP, unless nothing overlaps as in DeepPool's paper."""
-        return "DDP" if self.overlap_sync else "data parallelism"
-
-    @property
-    def best_baseline(self) -> tuple[int, float]:
-        """GPU count on which data parallelism is fastest, all unless fewer are faster, and its seconds."""
-        everywhere, fastest = self.data_parallel_iteration_time, self.fastest_data_parallel
-        if fastest is None or fastest[1] >= everywhere * (1 - TOLERANCE):
-            return self.gpus, everywhere
-        return fastest
-
-    @property
-    def baseline_text(self) -> str:
-        """Seconds of data parallelism where it is fastest, and on all GPUs."""
-        gpus, seconds = self.best_baseline
-        if gpus == self.gpus:
-            return format_seconds(seconds)
-        everywhere = format_seconds(self.data_parallel_iteration_time)
-        return f"{format_seconds(seconds)} on {format_count(gpus, 'GPU')}, where it is fastest, {everywhere} on all"
+    def comparison(self) -> DataParallelComparison:
+        """The plan compared with data parallelism."""
+        return DataParallelComparison(
+            self.iteration_time,
+            (*self.data_parallel_on_fewer, DataParallelTime(self.gpus, self.data_parallel_iteration_time)),
+            self.error,
+            "DDP" if self.overlap_sync else "data parallelism",
+        )
 
     @property
     def why_not_faster(self) -> str:
@@ -283,11 +274,11 @@ class Plan:
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"
         limit = limit if self.goal == "fastest" else f"goal {self.goal}"
-        overlap = "" if self.overlap_sync else "all-reduces not overlapped, "
+        overlap, compared = "" if self.overlap_sync else "all-reduces not overlapped, ", self.comparison
         text = (
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} "
             f"({self.cluster.name}), {limit}: {format_seconds(self.iteration_time)} an iteration "
-            f"({self.best_baseline[1] / self.iteration_time:.2f}x {self.baseline}, which takes {self.baseline_text}; "
+            f"({compared.gain:.2f}x {compared.name}, which takes {compared.baseline_text}; "
             f"{self.speedup:.2f}x one GPU), "
             f"amplification {self.amplification:.2f}, {overlap}{self.optimality}"
         )

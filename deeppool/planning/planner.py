@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
-from deeppool.planning.evaluate.baselines import data_parallel_time, data_parallel_times
+from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
@@ -215,6 +215,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         )
     ]
     layers = profile.graph.layers
+    *fewer, everywhere = data_parallel_times(costs)
     return Frontier(
         model=profile.graph.model,
         cluster=cluster,
@@ -222,9 +223,8 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         global_batch=costs.global_batch,
         layers=tuple(layer.name for layer in layers),
         single_gpu_iteration_time=costs.single_gpu_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
-        gpu_counts=costs.gpu_counts,
-        data_parallel_iteration_times=data_parallel_times(costs),
+        data_parallel_iteration_time=everywhere.seconds,
+        data_parallel_on_fewer=tuple(fewer),
         points=tuple(points),
         optimality=efficient.optimality,
         pareto_factor=efficient.pareto_factor,

@@ -76,18 +76,3 @@ def extrapolation_warning(layers: Sequence[str], sizes: tuple[int, ...], error: 
     some = layers[0] if len(layers) == 1 else f"{len(layers)} layers ({layers[0]} … {layers[-1]})"
     accuracy = extrapolation_accuracy(sizes, error)
     return f"the times of {some} are extrapolated beyond batch {sizes[-1]}, the largest measured: {accuracy}"
-
-
-def gain_warning(gain: float, error: float | None) -> str | None:
-    """Returns a sentence about a plan whose gain over data parallelism is within the error of estimated times.
-
-    Args:
-        gain: time of data parallelism over that of the plan, minus 1.
-        error: see :attr:`deeppool.profiling.table.Profile.error`.
-    """
-    if error is None or not 0 < gain <= error:
-        return None
-    return (
-        f"the gain over data parallelism, {100 * gain:.1f} %, is within the error of estimated layer times, "
-        f"± {100 * error:.0f} % (measure a profile to decide)"
-    )

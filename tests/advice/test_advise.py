@@ -7,10 +7,11 @@ import pytest
 import deeppool as dp
 from deeppool import figures
 from deeppool.advice.advise import cluster_option
-from deeppool.advice.record import Advice, DataParallelTime, Finding
+from deeppool.advice.record import Advice, Finding
 from deeppool.advice.techniques import ordered_transfers
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import DataParallelTime
 from deeppool.planning.request import cost_table
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Profile
@@ -36,7 +37,7 @@ def chain(*layers: tuple[float, float, int]) -> Profile:
 
 def test_a_model_that_scales_by_itself_stays_with_ddp() -> None:
     found = dp.advise(chain((0, 1e-3, 0), (0, 2e-3, 0)), FOUR, 8)
-    assert [one.seconds for one in found.data_parallel] == pytest.approx([24e-3, 12e-3, 6e-3])
+    assert [one.seconds for one in found.plan.comparison.data_parallel] == pytest.approx([24e-3, 12e-3, 6e-3])
     assert {each.technique: each.verdict for each in found.findings} == {
         "burst parallelism": "no",
         "collocation": "no",
@@ -62,7 +63,7 @@ def test_a_foreground_that_is_faster_by_the_gpus_of_the_second_job_makes_up_for_
     # DDP takes 6 ms on one GPU, and longer on more. The fastest plan has the first layer on four and the second on one,
     # in 3 ms of which 2 GPUs are busy: both ways train as much as four GPUs each alone, 8 samples in 6 ms.
     found = dp.advise(chain((0, 0.5e-3, 0), (0, 0.25e-3, 4_000_000)), FOUR, 8)
-    assert (found.baseline.gpus, found.plan.iteration_time) == (1, pytest.approx(3e-3))
+    assert (found.plan.comparison.fastest.gpus, found.plan.iteration_time) == (1, pytest.approx(3e-3))
     assert found.findings[1].gain == pytest.approx(1)
     assert found.findings[1].verdict == "no"
 
@@ -122,7 +123,7 @@ def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the
 def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
     # 64 MiB take 100 ms over this link: four GPUs lose all that they gain.
     found = dp.advise(chain((0, 1e-3, 0), (0, 1e-4, 64 * MIB)), FOUR, 8)
-    assert found.baseline.gpus == 1
+    assert found.plan.comparison.fastest.gpus == 1
     burst = found.findings[0]
     assert burst.verdict == "yes"
     # The first layer on four GPUs, the second on one.
@@ -178,7 +179,7 @@ def test_transfers_in_the_order_of_need_run_beside_the_next_forward() -> None:
     assert finding.gain == pytest.approx(31 / 21, rel=1e-3)
     assert finding.verdict == "yes"
     # On one GPU nothing is sent, and DDP is faster there.
-    assert found.baseline.gpus == 1
+    assert found.plan.comparison.fastest.gpus == 1
 
 
 def test_a_gain_within_the_error_of_the_estimate_is_unknown() -> None:

@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parents[1] / "records/recorded"
 def plan() -> Plan:
     """A plan that is predicted to be 1.2 times as fast as DDP."""
     found = dp.plan(dp.find_profile("vgg16-cpu"), 2, 16)
-    return replace(found, data_parallel_iteration_time=1.2 * found.iteration_time, fastest_data_parallel=None)
+    return replace(found, data_parallel_iteration_time=1.2 * found.iteration_time, data_parallel_on_fewer=())
 
 
 def run_of(*, alone: float = 0.1, planned: float = 0.1, slowdown: float = 0.0, margin: float | None = 0.01, **changes):

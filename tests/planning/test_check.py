@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import deeppool as dp
 from deeppool.cli import main
 from deeppool.errors import PlanError
+from deeppool.planning.evaluate.baselines import DataParallelTime
 from deeppool.profiling.table import Measurement
 from tests.planning.test_planner import small_plan, small_profile
 from tests.sampling import examples
@@ -86,8 +87,12 @@ def paper_plan(limit=None):
         (slower, "but the optimum is"),
         (lambda plan: replace(plan, data_parallel_iteration_time=1.0), "data_parallel_iteration_time is 1 in the plan"),
         (
-            lambda plan: replace(plan, fastest_data_parallel=(3, 1.0)),
-            "GPU count of fastest_data_parallel is 3 in the plan",
+            lambda plan: replace(plan, data_parallel_on_fewer=(DataParallelTime(3, 1.0),)),
+            "gpus of data_parallel_on_fewer is 3 in the plan",
+        ),
+        (
+            lambda plan: replace(plan, data_parallel_on_fewer=plan.data_parallel_on_fewer[:1]),
+            "length of data_parallel_on_fewer is 1 in the plan, and 2",
         ),
         (lambda plan: replace(plan, amplification=1.0), "amplification is 1 in the plan"),
         (lambda plan: replace(plan, sync_computing=0.5), "sync_computing is 0.5 in the plan"),

@@ -22,7 +22,7 @@ def check(batch: int, deviation: float, spread: float = 0.0) -> IterationCheck:
 
 
 def gain(plan) -> float:
-    return plan.data_parallel_iteration_time / plan.iteration_time - 1
+    return plan.comparison.gain - 1
 
 
 def test_a_gain_above_the_noise_is_taken_and_one_below_it_is_not() -> None:

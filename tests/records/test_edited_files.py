@@ -206,7 +206,19 @@ def test_predecessors_that_are_no_earlier_layers_are_refused(
         ("plan", ("gpu_counts",), [1, 2, 2**20], "gpu_counts up to 1048576 needs a cluster with as many"),
         ("plan", ("background",), {"model": "x", "sample_time": 0}, "sample_time must be positive and finite, got 0"),
         ("crossover-comparison", ("jobs",), [], "jobs must compute for some time, got 0 jobs that do not"),
-        ("frontier", ("single_gpu_iteration_time",), 0, "single_gpu_iteration_time must be positive, got 0"),
+        *(
+            (kind, (name,), value, f"{name} must be positive and finite, got {value}")
+            for kind, name, value in (
+                ("frontier", "single_gpu_iteration_time", 0),
+                ("frontier", "data_parallel_iteration_time", 0),
+                ("plan", "data_parallel_iteration_time", -1),
+            )
+        ),
+        *(
+            (kind, ("data_parallel_on_fewer",), [{"gpus": gpus, "seconds": seconds}], f"DDP takes .* on {gpus} GPU")
+            for kind in ("frontier", "plan")
+            for gpus, seconds in ((0, 1), (1, 0))
+        ),
         ("measured-transfers", ("compute",), [], "iterations that send nothing, and methods .*, got 0 and"),
         ("measured-transfers", ("methods",), [], r"iterations that send nothing, and methods .* and \[\] s"),
         ("measured-transfers", ("methods", 0, "transfers_alone"), 0, "methods whose transfers take some time, got"),

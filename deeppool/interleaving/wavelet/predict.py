@@ -9,8 +9,7 @@ from deeppool.device.kinds import find_kind
 from deeppool.interleaving.wavelet.rotation import partitions
 from deeppool.interleaving.wavelet.step_time import PartitionCosts, efficiency
 from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_tock_time
-from deeppool.planning.evaluate.baselines import data_parallel_time
-from deeppool.planning.request import cost_table
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.profiling.table import Profile
 from deeppool.units import format_count, format_seconds
 
@@ -71,7 +70,7 @@ def predict_tick_tock(profile: Profile, cluster: Cluster, samples: int) -> TickT
         samples: samples of an iteration of one wave, on each GPU.
     """
     one, doubled = (
-        data_parallel_time(cost_table(profile, cluster, cluster.gpus * batch)) for batch in (samples, 2 * samples)
+        data_parallel_plan(profile, cluster, cluster.gpus * batch).iteration_time for batch in (samples, 2 * samples)
     )
     two = tick_tock_time(tick_tock_costs(profile, Network(cluster, default_model(cluster)), samples))
     return TickTockPrediction(cluster.gpus, samples, one, two, doubled)

@@ -8,7 +8,7 @@ channels       start times of all-reduces, and what they slow down
 schedule       start times of layers and all-reduces, overlapping or not
 memory         memory of each GPU
 memory_shortage  the error of plans that do not fit
-baselines      iteration times of data parallelism in the same cost model
+baselines      a plan beside data parallelism in the same cost model, on as many GPUs as that is fastest on
 data_parallel  data parallelism as a plan
 lower_bound    lower bound of all plans, by potentials along a path
 """

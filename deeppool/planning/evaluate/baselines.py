@@ -1,41 +1,108 @@
-"""Iteration times of data parallelism in the same cost model, which plans are compared with."""
+"""Plans compared with data parallelism in the same cost model: all that is said of the two is read from here."""
 
-import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
 
+import numpy as np
+
+from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.placement import data_parallel
+from deeppool.units import format_count, format_seconds
+
+Verdict = Literal["yes", "no", "unknown"]
+"""Whether another way to train is worth it; unknown where that takes a measurement."""
+WORTH = 1.03
+"""Least gain that is worth another way to train: a few percent are within the error of most predictions."""
 
 
-def data_parallel_times(costs: CostTable) -> tuple[float, ...]:
-    """Returns per GPU count of the table the seconds of an iteration with every layer on it."""
-    layers = len(costs.graph.layers)
-    return tuple(
-        Placement(costs, (option,) * layers, (0,) * layers).iteration_time for option in range(len(costs.gpu_counts))
-    )
+def verdict_on(gain: float, error: float | None) -> Verdict:
+    """Returns whether a predicted gain is worth it; unknown where it lies within the error of the times."""
+    if gain < WORTH:
+        return "no"
+    return "unknown" if gain - 1 <= (error or 0.0) else "yes"
 
 
-def data_parallel_time(costs: CostTable) -> float:
-    """Returns the seconds of an iteration with every layer on all GPUs: no resharding, every gradient synchronised.
+@dataclass(frozen=True, slots=True)
+class DataParallelTime:
+    """Data parallelism on a number of GPUs."""
 
-    The last GPU count of the table gives the largest shards that all GPUs have, though it may be a smaller one.
-    """
-    network = costs.network
+    gpus: int
+    seconds: float
+    """Seconds of an iteration."""
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or not self.seconds > 0:
+            raise InvalidValueError(f"DDP takes some time on {format_count(self.gpus, 'GPU')}, got {self.seconds:g} s")
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds of an iteration: all GPUs are held all the time."""
+        return self.gpus * self.seconds
+
+    def __str__(self) -> str:
+        return f"{format_seconds(self.seconds)} on {self.gpus}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelComparison:
+    """An iteration of a plan, and one of data parallelism on each number of GPUs."""
+
+    iteration_time: float
+    """Seconds of the plan."""
+    data_parallel: tuple[DataParallelTime, ...]
+    """Data parallelism by GPU count, ascending; the last one is on all GPUs."""
+    error: float | None = None
+    """Relative error of the gain: that of estimated layer times, or the noise of measured ones; None: unknown."""
+    name: str = "DDP"
+    """PyTorch's DDP, unless nothing overlaps, as in DeepPool's paper."""
+
+    @property
+    def fastest(self) -> DataParallelTime:
+        """The baseline: data parallelism where it is fastest, on the fewest GPUs of those that are as fast."""
+        least = min(one.seconds for one in self.data_parallel) * (1 + TOLERANCE)
+        return next(one for one in self.data_parallel if one.seconds <= least)
+
+    @property
+    def gain(self) -> float:
+        """Speed of the plan in times that of the baseline."""
+        return self.fastest.seconds / self.iteration_time
+
+    @property
+    def within_error(self) -> bool:
+        """Whether the plan is faster by no more than the error."""
+        return 0 < self.gain - 1 <= (self.error or 0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the plan is worth it."""
+        return verdict_on(self.gain, self.error)
+
+    @property
+    def where(self) -> str:
+        """``on 4 GPUs``, after a space; empty if the baseline is on all GPUs."""
+        return "" if self.fastest == self.data_parallel[-1] else f" on {format_count(self.fastest.gpus, 'GPU')}"
+
+    @property
+    def baseline_text(self) -> str:
+        """Seconds of data parallelism where it is fastest, and on all GPUs."""
+        best, everywhere = self.fastest, self.data_parallel[-1]
+        text = f"{format_seconds(best.seconds)}{self.where}"
+        if best.seconds * (1 + TOLERANCE) >= everywhere.seconds:
+            return f"{text}, as on all" if self.where else text
+        return f"{text}, where it is fastest, {format_seconds(everywhere.seconds)} on all"
+
+
+@lru_cache(maxsize=4)
+def data_parallel_times(costs: CostTable) -> tuple[DataParallelTime, ...]:
+    """Returns data parallelism on each GPU count of the table, and last on all; cached, as a slider asks again."""
+    network, counts = costs.network, costs.gpu_counts
     gpus = network.cluster.gpus
-    if not costs.overlap:
-        sync = sum(network.all_reduce_time(gpus, size) for size in costs.graph.gradient_bytes)
-        return float(costs.compute[:, -1].sum()) + sync
-    everywhere = replace(costs, gpu_counts=(*costs.gpu_counts[:-1], gpus))
-    layers = len(costs.graph.layers)
-    return Placement(everywhere, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers).iteration_time
-
-
-def fastest_data_parallel(costs: CostTable) -> tuple[int, float]:
-    """Returns the GPU count of the table on which data parallelism is fastest, the least of equals, and its seconds."""
-    layers, best = len(costs.graph.layers), (0, math.inf)
-    computing = costs.compute.sum(axis=0)
-    for option in reversed(range(len(costs.gpu_counts))):
-        if computing[option] <= best[1]:
-            seconds = Placement(costs, (option,) * layers, (0,) * layers).iteration_time
-            best = min(best, (costs.gpu_counts[option], seconds), key=lambda found: (found[1], found[0]))
-    return best
+    found = [data_parallel(costs, option) for option in range(len(counts))]
+    if counts[-1] < gpus:
+        # The largest shards of all GPUs are those of the last count, but their all-reduces take longer.
+        sync = np.array([[network.all_reduce_time(gpus, size)] for size in costs.graph.gradient_bytes])
+        found.append(data_parallel(replace(costs.at([len(counts) - 1]), gpu_counts=(gpus,), sync=sync), 0))
+    return tuple(DataParallelTime(len(one.gpus[0]), one.iteration_time) for one in found)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.planning.evaluate.memory import MemoryModel
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.plan import LimitScope
 from deeppool.units import format_bytes, format_count
 
@@ -52,8 +52,7 @@ def _next_step(
     """Returns a change that makes data parallelism fit, which takes the least memory of all plans in sequence."""
     costs = smallest.costs
     gpus, batch = costs.gpu_counts[-1], memory.global_batch
-    layers = len(costs.graph.layers)
-    everywhere = Placement(costs, (len(costs.gpu_counts) - 1,) * layers, (0,) * layers)
+    everywhere = data_parallel(costs, len(costs.gpu_counts) - 1)
     if memory.peak(everywhere.gpus) <= capacity:
         of_layers = (costs.compute + costs.sync)[:, -1] * gpus / costs.compute[:, 0]
         spent = float(of_layers.max()) if scope == "layer" else everywhere.gpu_seconds / costs.single_gpu_time

@@ -220,3 +220,9 @@ class Placement:
         last = max(starts[0] + self.gpu_count(source), starts[1] + self.gpu_count(layer)) - 1
         node = self.costs.network.cluster.gpus_per_node
         return SAME_NODE if first // node == last // node else CROSS_NODE
+
+
+def data_parallel(costs: CostTable, option: int) -> Placement:
+    """Returns the placement with every layer on the GPUs of one count of the table."""
+    layers = len(costs.graph.layers)
+    return Placement(costs, (option,) * layers, (0,) * layers)

@@ -16,7 +16,6 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError
-from deeppool.planning.evaluate.baselines import data_parallel_time, fastest_data_parallel
 from deeppool.planning.evaluate.schedule import busy_gpu_seconds
 from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
 from deeppool.planning.plan import Plan
@@ -242,8 +241,8 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         profile_fingerprint=best.profile_fingerprint,
         extrapolated_layers=tuple(layer.name for layer, beyond in zip(layers, far, strict=True) if beyond),
         iteration_time=iteration_time,
-        data_parallel_iteration_time=data_parallel_time(costs),
-        fastest_data_parallel=fastest_data_parallel(costs),
+        data_parallel_iteration_time=best.data_parallel_iteration_time,
+        data_parallel_on_fewer=best.data_parallel_on_fewer,
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

@@ -31,8 +31,8 @@ def plan_command(plan: Plan) -> str:
     """Returns the command that makes the plan again from the file of its profile."""
     words = ["deeppool", "plan", _profile_file(plan), "--gpus", str(plan.gpus)]
     words += ["--global-batch", str(plan.global_batch), *_command_options(_options(plan))]
-    words += ["--cluster", plan.cluster.name if _is_preset(plan.cluster) else CLUSTER_FILE, "-o", PLAN_FILE]
-    note = "" if _is_preset(plan.cluster) else f"  # dp.save(plan.cluster, {CLUSTER_FILE!r}) writes the cluster"
+    words += ["--cluster", plan.cluster.name if is_preset(plan.cluster) else CLUSTER_FILE, "-o", PLAN_FILE]
+    note = "" if is_preset(plan.cluster) else f"  # dp.save(plan.cluster, {CLUSTER_FILE!r}) writes the cluster"
     return shlex.join(words) + note
 
 
@@ -94,13 +94,14 @@ def _profile_file(plan: Plan) -> str:
     return f"{plan.model}.json"
 
 
-def _is_preset(cluster: Cluster) -> bool:
+def is_preset(cluster: Cluster) -> bool:
+    """Returns whether the preset of a cluster's name has its links; one of other links may have the name, too."""
     preset = PRESETS.get(cluster.name)
     return preset is not None and replace(preset, gpus=cluster.gpus) == cluster
 
 
 def _cluster_python(cluster: Cluster) -> str:
-    if _is_preset(cluster):
+    if is_preset(cluster):
         return f"dp.find_cluster({cluster.name!r}, gpus={cluster.gpus})"
     if cluster.measured is not None:
         return f"dp.find_cluster({CLUSTER_FILE!r}, gpus={cluster.gpus})  # dp.save(plan.cluster, {CLUSTER_FILE!r})"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.plan import Plan
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 MOST_GROUPS = 4
 """GPU counts listed one by one; a reader skips longer lists."""
@@ -16,17 +16,17 @@ def summarise(plan: Plan) -> str:
 
 
 def _speed(plan: Plan) -> str:
-    gpus, against = plan.best_baseline
-    change = against / plan.iteration_time - 1
+    against = plan.comparison
+    change = against.gain - 1
     if abs(change) < 0.005:
         compared = "as fast as"
     else:
         compared = f"{_ratio(abs(change))} {'faster' if change > 0 else 'slower'} than"
-    used = plan.gpu_seconds / (gpus * against)
+    used = plan.gpu_seconds / against.fastest.gpu_seconds
     return (
-        f"{plan.model} at global batch {plan.global_batch} on {_gpus(plan.gpus)} ({plan.cluster.name}) takes "
-        f"{format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} {plan.baseline} "
-        f"({plan.baseline_text}), with {_percent(used)} of its GPU-seconds."
+        f"{plan.model} at global batch {plan.global_batch} on {format_count(plan.gpus, 'GPU')} ({plan.cluster.name}) "
+        f"takes {format_seconds(plan.iteration_time)} an iteration, {plan.speedup:.3g}× one GPU: {compared} "
+        f"{against.name} ({against.baseline_text}), with {_percent(used)} of its GPU-seconds."
     )
 
 
@@ -38,7 +38,7 @@ def _layers(plan: Plan) -> str:
     ordered = sorted(groups, key=lambda count: -_time(groups[count]))
     shown, others = sorted(ordered[:MOST_GROUPS], reverse=True), ordered[MOST_GROUPS:]
     total = _time(plan.layers)
-    listed = [f"{_count_and_time(groups[count], total)} on {_gpus(count)}" for count in shown]
+    listed = [f"{_count_and_time(groups[count], total)} on {format_count(count, 'GPU')}" for count in shown]
     if others:
         rest = [layer for count in others for layer in groups[count]]
         listed.append(f"{_count_and_time(rest, total)} on {len(others)} other counts")
@@ -66,10 +66,6 @@ def _count_and_time(layers: list[LayerAssignment], total: float) -> str:
 
 def _time(layers: Iterable[LayerAssignment]) -> float:
     return sum(layer.time for layer in layers)
-
-
-def _gpus(count: int) -> str:
-    return f"{count:,} GPU{'s' * (count > 1)}"
 
 
 def _percent(fraction: float) -> str:

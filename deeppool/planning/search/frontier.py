@@ -5,9 +5,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar
 
+from deeppool.base.number_checks import positive_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.search.optimality import round_up
 from deeppool.units import format_bytes, format_count, format_seconds
 
@@ -47,37 +49,31 @@ class Frontier:
     layers: tuple[str, ...]
     single_gpu_iteration_time: float
     data_parallel_iteration_time: float
+    """Seconds of an iteration by data parallelism on all GPUs."""
     points: tuple[FrontierPoint, ...]
     optimality: str
     """``exact``, or ``bound x``: an efficient plan may be up to x times faster than the point with its GPU-seconds."""
     search_time: float
     caveats: tuple[str, ...] = ()
     """Uncertainties of the layer times, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
-    gpu_counts: tuple[int, ...] = ()
-    """Searched counts, ascending."""
-    data_parallel_iteration_times: tuple[float, ...] = ()
-    """Seconds per GPU count with every layer on that many GPUs, as in a static partition of the cluster."""
+    data_parallel_on_fewer: tuple[DataParallelTime, ...] = ()
+    """Data parallelism on each smaller GPU count, ascending, as in a static partition of the cluster."""
     pareto_factor: float | None = None
     """Every plan has a point of at most so many times its iteration time and its GPU-seconds; None: not stated."""
 
     def __post_init__(self) -> None:
-        counts, times = self.gpu_counts, self.data_parallel_iteration_times
         if not self.points:
             raise InvalidValueError("a frontier has a plan, got none")
-        if not self.single_gpu_iteration_time > 0:
-            raise InvalidValueError(f"single_gpu_iteration_time must be positive, got {self.single_gpu_iteration_time}")
+        positive_number("single_gpu_iteration_time", self.single_gpu_iteration_time)
+        positive_number("data_parallel_iteration_time", self.data_parallel_iteration_time)
         if self.pareto_factor is not None and not 1 <= self.pareto_factor < math.inf:
             raise InvalidValueError(f"pareto_factor is a number of at least 1, got {self.pareto_factor}")
-        if len(counts) != len(times) or min((*counts, *times), default=1) <= 0:
-            raise InvalidValueError(
-                f"gpu_counts and data_parallel_iteration_times must be as many, and positive, got {counts} and {times}"
-            )
 
     @property
-    def data_parallel_gpu_seconds(self) -> tuple[float, ...]:
-        """GPU-seconds of data parallelism per GPU count: all GPUs are held all the time."""
-        times = self.data_parallel_iteration_times
-        return tuple(count * seconds for count, seconds in zip(self.gpu_counts, times, strict=True))
+    def comparison(self) -> DataParallelComparison:
+        """The fastest plan compared with data parallelism."""
+        everywhere = DataParallelTime(self.gpus, self.data_parallel_iteration_time)
+        return DataParallelComparison(self.points[0].iteration_time, (*self.data_parallel_on_fewer, everywhere))
 
     @property
     def claim(self) -> str:
@@ -120,7 +116,7 @@ class Frontier:
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}): "
             f"{format_count(len(self.points), 'efficient plan')}, from {format_seconds(first.iteration_time)} at "
             f"amplification {first.amplification:.2f} to {format_seconds(last.iteration_time)} at "
-            f"{last.amplification:.2f}; data parallel {format_seconds(self.data_parallel_iteration_time)}; {self.claim}"
+            f"{last.amplification:.2f}; data parallel {self.comparison.baseline_text}; {self.claim}"
         )
         if too_large:
             text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"

@@ -7,9 +7,9 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import fastest_data_parallel
+from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.goal import GoalBackground
 from deeppool.planning.search.efficient_plans import EfficientPlans, efficient_plans
 from deeppool.planning.search.hill_climbing import climb
@@ -33,7 +33,7 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
     """
     found = efficient_plans(costs)
     # A bounded search may have no plan as fast as data parallelism.
-    slowest = max(fastest_data_parallel(costs)[1], float(found.time[0])) * (1 + TOLERANCE)
+    slowest = max(min(one.seconds for one in data_parallel_times(costs)), float(found.time[0])) * (1 + TOLERANCE)
     values = _values(background, costs, found.time, found.work)
     fast = np.nonzero(found.time <= slowest)[0].tolist()
     plans = {index: Placement(costs, *found.trace(index)) for index in fast}
@@ -64,7 +64,7 @@ def _fitting(
     Raises:
         PlanError: there are none.
     """
-    capacity, layers = costs.network.cluster.memory, len(costs.graph.layers)
+    capacity = costs.network.cluster.memory
 
     def permitted(plan: Placement, _: Iterable[int] = ()) -> bool:
         return plan.iteration_time <= slowest and memory.fits(plan.gpus, capacity)
@@ -73,7 +73,7 @@ def _fitting(
         value = float(_values(background, costs, np.array(plan.iteration_time), np.array(plan.gpu_seconds)))
         return -value if background is None else 1 / value
 
-    uniform = [Placement(costs, (option,) * layers, (0,) * layers) for option in range(len(costs.gpu_counts))]
+    uniform = [data_parallel(costs, option) for option in range(len(costs.gpu_counts))]
     uniform = [plan for plan in uniform if memory.fits(plan.gpus, capacity)]
     starts = [*known, *uniform]
     if uniform:

@@ -60,7 +60,7 @@ from deeppool.graph.series_parallel import (
     layers_of,
     parts_of,
 )
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock
@@ -280,8 +280,7 @@ def uniform_plans(costs: CostTable, limit: float | None, at_most: float = math.i
     """
     permitted = (LimitedCosts(costs, limit).room >= 0).all(axis=0) & (costs.compute.sum(axis=0) < at_most)
     for option in np.nonzero(permitted)[0].tolist():
-        layers = len(costs.graph.layers)
-        yield Placement(costs, (option,) * layers, (0,) * layers)
+        yield data_parallel(costs, option)
 
 
 def _layers_side_by_side(tree: Series) -> list[int]:

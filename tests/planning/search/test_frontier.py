@@ -217,12 +217,13 @@ def test_a_frontier_states_the_uncertainty_of_its_times():
 def test_data_parallelism_on_fewer_gpus_takes_what_it_takes_on_a_cluster_of_so_many(problem):
     profile, cluster, batch = problem
     found = frontier(profile, cluster, batch)
-    assert found.gpu_counts[0] == 1
-    assert found.gpu_counts[-1] == cluster.gpus
-    for count, seconds in zip(found.gpu_counts, found.data_parallel_iteration_times, strict=True):
-        alone = frontier(profile, replace(cluster, gpus=count), batch)
-        assert seconds == pytest.approx(alone.data_parallel_iteration_time)
-    assert found.data_parallel_gpu_seconds[-1] == pytest.approx(cluster.gpus * found.data_parallel_iteration_time)
+    compared = found.comparison.data_parallel
+    assert compared[0].gpus == 1
+    assert compared[-1].gpus == cluster.gpus
+    for one in compared:
+        alone = frontier(profile, replace(cluster, gpus=one.gpus), batch)
+        assert one.seconds == pytest.approx(alone.data_parallel_iteration_time)
+    assert compared[-1].gpu_seconds == pytest.approx(cluster.gpus * found.data_parallel_iteration_time)
 
 
 def test_a_long_search_ends_where_it_is_cancelled():
