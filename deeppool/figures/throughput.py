@@ -100,13 +100,13 @@ def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
 
 _HOVER = (
     "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>speed-up %{x:.2f}×, %{customdata[2]} an iteration<br>"
-    "%{y:,.4~r} samples/s: %{customdata[3]}<br>%{customdata[4]}× data parallel on all GPUs, predicted<extra></extra>"
+    "%{y:,.4~r} samples/s: %{customdata[3]}<br>%{customdata[4]}, predicted<extra></extra>"
 )
 
 
 def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
     """Returns hover texts of a point: strategy, GPUs, iteration time, throughputs, ratio to data parallelism."""
-    rest, limit = shared.gpus - point.gpus, ""
+    rest, limit, alone = shared.gpus - point.gpus, "", shared.data_parallel
     if point.strategy == "burst parallel":
         limit = f" (limit {format_limit(point.amplification_limit)} of the iteration)"
     return [
@@ -115,7 +115,7 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
         format_seconds(point.iteration_time),
         f"{format_rate(point.foreground_throughput, 4)} foreground + "
         f"{format_rate(point.background_throughput, 4)} background",
-        f"{point.throughput / shared.data_parallel_partitions[-1].throughput:.2f}",
+        f"{point.throughput / alone.throughput:.2f}× data parallel on {format_count(alone.gpus, 'GPU')}",
     ]
 
 

@@ -71,7 +71,7 @@ def test_hover_texts_say_what_makes_a_point_a_plan():
         "4 GPUs (limit 1.00 of the iteration), 0 for the background alone",
         "10 ms",
         "1,600 foreground + 4,800 background",
-        "4.00",
+        "4.00× data parallel on 4 GPUs",
     ]
 
 

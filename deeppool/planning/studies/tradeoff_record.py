@@ -156,6 +156,11 @@ class SharedCluster:
             )
 
     @property
+    def data_parallel(self) -> OperatingPoint:
+        """The data-parallel partition of greatest speed-up."""
+        return min(self.data_parallel_partitions, key=lambda point: point.iteration_time)
+
+    @property
     def background_alone_throughput(self) -> float:
         """Samples per second of the background by itself on all GPUs."""
         return self.gpus / self.background_sample_time
@@ -236,13 +241,14 @@ class SharedCluster:
     def __str__(self) -> str:
         first, last = self.points[0], self.points[-1]
         free = f"in {100 * self.harvest_of_idle:g} % of its idle time (no interference modelled)"
-        alone = self.data_parallel_partitions[-1]
+        alone = self.data_parallel
         beside = f"on every GPU, interference as on {self.interference}" if self.interference else free
         return (
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
             f"{format_count(len(self.points), 'operating point')}, from {first.speedup:.2f}x one GPU and "
             f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "
-            f"{format_rate(last.throughput, 4)}; data parallel on all GPUs {alone.speedup:.2f}x and "
+            f"{format_rate(last.throughput, 4)}; data parallel on {format_count(alone.gpus, 'GPU')} "
+            f"{alone.speedup:.2f}x and "
             f"{format_rate(alone.throughput, 4)}; {self.optimality}"
         )

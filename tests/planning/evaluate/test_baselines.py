@@ -84,3 +84,14 @@ def test_all_gpus_are_among_the_baselines_of_a_frontier_that_does_not_search_the
     found = dp.frontier(profile(), replace(NODES, gpus=5), 8, gpu_counts="all")
     squares = dp.figures.of(found).data[1]
     assert list(squares.text) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_shared_cluster_is_compared_with_the_fastest_partition() -> None:
+    shared = dp.share(profile(), NODES, 8, profile())
+    best = shared.data_parallel
+    assert (best.gpus, best.iteration_time) == (2, dp.plan(profile(), NODES, 8).comparison.fastest.seconds)
+    assert f"; data parallel on 2 GPUs {best.speedup:.2f}x and " in str(shared)
+    curve = dp.figures.of(shared).data[0]
+    assert (
+        curve.customdata[0][4] == f"{shared.efficient()[0].throughput / best.throughput:.2f}× data parallel on 2 GPUs"
+    )
