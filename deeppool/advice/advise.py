@@ -74,7 +74,8 @@ def advise(
     fastest = plan(times, place, global_batch)
     costs = cost_table(times, fastest.cluster, global_batch)
     found = frontier(times, fastest.cluster, global_batch)
-    baseline = fastest.comparison.fastest
+    compared = fastest.comparison
+    baseline = compared.fastest
     return Advice(
         plan=fastest,
         frontier=found,
@@ -82,7 +83,7 @@ def advise(
             burst_parallelism(fastest, command),
             collocation(found, times, baseline, name, command),
             ordered_transfers(times, costs, baseline),
-            crossover(times, costs, baseline),
+            crossover(times, costs, compared),
             two_waves(times, costs, baseline),
             partial_collectives(command, ranks=max(baseline.gpus, *(layer.gpu_count for layer in fastest.layers)) > 1),
         ),

@@ -13,14 +13,14 @@ from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
 from deeppool.interleaving.wavelet.predict import tick_tock_costs
 from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
-from deeppool.planning.evaluate.baselines import WORTH, DataParallelTime, verdict_on
+from deeppool.planning.evaluate.baselines import WORTH, DataParallelComparison, DataParallelTime, verdict_on
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
-from deeppool.units import format_bytes, format_rate, format_seconds
+from deeppool.units import format_bytes, format_count, format_rate, format_seconds
 
 
 def judge(technique: str, gain: float, error: float | None, evidence: str, next_step: str) -> Finding:
@@ -101,25 +101,35 @@ def ordered_transfers(profile: Profile, costs: CostTable, baseline: DataParallel
     return judge("ordered transfers", gain, profile.error, evidence, step)
 
 
-def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
+def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
     """Judges two jobs of the model that cross over: one computes while the gradients of the other travel.
 
-    The gain is over the same two jobs one after the other, each by DDP.
+    The gain is over the same two jobs by DDP: one after the other, or on GPUs of their own if that is faster.
     """
-    cluster = costs.network.cluster
-    compute = float(costs.compute[:, -1].sum() + costs.update.sum())
-    transfer = costs.network.all_reduce_time(cluster.gpus, profile.graph.parameter_bytes)
-    job = JobCosts(profile.graph.model, compute, transfer)
-    gain = 2 * baseline.seconds / crossover_round_time((job, job))
+    cluster, memory = costs.network.cluster, memory_model(profile, costs.global_batch)
+    capacity = math.inf if cluster.memory is None else cluster.memory
+    jobs, needed = {}, {}
+    for option, gpus in enumerate(costs.gpu_counts):
+        compute = float(costs.compute[:, option].sum() + costs.update.sum())
+        transfer = costs.network.all_reduce_time(gpus, profile.graph.parameter_bytes)
+        jobs[gpus] = JobCosts(profile.graph.model, compute, transfer)
+        needed[gpus] = 2 * memory.peak([tuple(range(gpus))] * len(profile.graph.layers)) if memory.known else 0
+    # The fastest round of those that fit; on all GPUs the jobs need the least memory.
+    rounds = {gpus: crossover_round_time((job, job)) for gpus, job in jobs.items()}
+    fitting = [gpus for gpus in rounds if needed[gpus] <= capacity]
+    gpus = min(fitting, key=rounds.__getitem__, default=cluster.gpus)
+    in_turn = 2 * compared.fastest.seconds
+    apart = min((one.seconds for one in compared.data_parallel if 2 * one.gpus <= cluster.gpus), default=in_turn)
+    gain = min(in_turn, apart) / rounds[gpus]
+    where = "" if gpus == cluster.gpus else f" on {format_count(gpus, 'GPU')}"
     evidence = (
-        f"two such jobs compute {format_seconds(compute)} and transfer {format_seconds(transfer)} a step each: "
-        f"together {gain:.2f} times as fast as one after the other"
+        f"two such jobs compute {format_seconds(jobs[gpus].compute)} and transfer "
+        f"{format_seconds(jobs[gpus].communication)} a step each{where}: together {gain:.2f} "
+        f"times as fast as {'one after the other' if in_turn <= apart else 'by DDP on half of the GPUs each'}"
     )
-    memory = memory_model(profile, costs.global_batch)
-    needed = 2 * memory.peak([tuple(range(cluster.gpus))] * len(profile.graph.layers)) if memory.known else 0
     step = "dp.CrossoverScheduler([job, other]), two training jobs on the same ranks"
-    if gain >= WORTH and cluster.memory is not None and needed > cluster.memory:
-        evidence += f", but they need {format_bytes(needed)} of {format_bytes(int(cluster.memory))}"
+    if gain >= WORTH and needed[gpus] > capacity:
+        evidence += f", but they need {format_bytes(needed[gpus])} of {format_bytes(int(capacity))}"
         return Finding("crossover", "no", gain, evidence, step)
     return judge("crossover", gain, profile.error, evidence, step)
 
@@ -127,7 +137,8 @@ def crossover(profile: Profile, costs: CostTable, baseline: DataParallelTime) ->
 def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
     """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
 
-    They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them.
+    They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them:
+    on all GPUs, as two replicas on half of them hold more than one of twice the batch on all.
     """
     cluster, batch = costs.network.cluster, costs.global_batch
     parts = tick_tock_costs(profile, costs.network, -(-batch // cluster.gpus))

@@ -78,12 +78,23 @@ def test_gradients_that_nothing_hides_are_hidden_by_a_second_job() -> None:
     # One layer: its all-reduce starts when all is computed. A ring over 4 sends 2 * 3/4 of the bytes: 12 ms.
     size = int(8e-3 * 1e9)
     found = advise(chain((12e-3, 0, size)), replace(FOUR, gpus=4))
-    # DDP is fastest on one GPU, 12 ms; two jobs together take 2 * 12 on four.
-    assert found["crossover"].gain == pytest.approx(1.0)
+    # DDP is fastest on one GPU, 12 ms, where each job has one of its own; two jobs that cross over take 2 * 12.
+    assert found["crossover"].gain == pytest.approx(0.5)
     found = advise(chain((0, 6e-3, size)))
-    # DDP: 48 on one GPU, 12 + 12 on four. Two jobs: 24 instead of 48.
-    assert found["crossover"].gain == pytest.approx(2.0)
+    # DDP: 48 on one GPU, 24 + 8 on two, 12 + 12 on four. Two jobs: 24 on four, instead of 32 on two each.
+    assert found["crossover"].gain == pytest.approx(32 / 24)
     assert found["crossover"].verdict == "yes"
+    assert found["crossover"].evidence.endswith("1.33 times as fast as by DDP on half of the GPUs each")
+
+
+def test_two_jobs_cross_over_on_the_gpus_on_which_that_is_fastest() -> None:
+    # A node has four GPUs, whose ring sends 3/2 of 8 ms; with those of a second node it takes ten times as long.
+    nodes = Cluster(6, "by hand", 4, LINK, Link(1e8, 0.0, "by hand"))
+    found = advise(chain((0, 6e-3, int(8e-3 * 1e9))), nodes)["crossover"]
+    # On four GPUs 12 ms of computing and 12 of transfers; DDP takes 24 on four and 32 on two.
+    assert found.gain == pytest.approx(32 / 24)
+    assert found.verdict == "yes"
+    assert "compute 12 ms and transfer 12 ms a step each on 4 GPUs" in found.evidence
 
 
 def test_two_jobs_must_fit_into_memory() -> None:
