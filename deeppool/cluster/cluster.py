@@ -78,7 +78,7 @@ class Cluster:
     inside: Link = field(default=NVSWITCH_A100)
     """Link between two GPUs of one node."""
     between: Link = field(default=INFINIBAND_HDR)
-    """Link between two GPUs of different nodes."""
+    """Link between two GPUs of different nodes; see :attr:`across`."""
     memory: float | None = A100_MEMORY
     """Memory of each GPU in bytes, or None if unknown; plans are then not checked for memory."""
     measured: MeasuredNetwork | None = field(default=None, repr=False)
@@ -98,15 +98,17 @@ class Cluster:
         return f"{self.name}, {self.gpus} GPUs ({self.inside})"
 
     def link(self, gpu_count: int, first: int = 0) -> Link:
-        """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on.
+        """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on."""
+        one_node = first // self.gpus_per_node == (first + gpu_count - 1) // self.gpus_per_node
+        return self.inside if one_node else self.across
+
+    @property
+    def across(self) -> Link:
+        """Slowest link among GPUs of several nodes: what leaves a node of several GPUs passes the links inside, too.
 
         Where each kind of link is slower in one way, it has the lower bandwidth and the higher latency.
         """
-        nodes = (first + gpu_count - 1) // self.gpus_per_node - first // self.gpus_per_node + 1
-        if nodes == 1:
-            return self.inside
-        # GPUs in a node of their own each have no link inside one.
-        return self.between if nodes == gpu_count else _slower(self.inside, self.between)
+        return self.between if self.gpus_per_node == 1 else _slower(self.inside, self.between)
 
 
 def _slower(inside: Link, between: Link) -> Link:

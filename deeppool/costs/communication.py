@@ -114,12 +114,6 @@ class Network:
             )
 
     @property
-    def near_is_fast(self) -> bool:
-        """Whether no transfer is faster between nodes than inside one, whatever its bytes."""
-        near, far = self.cluster.inside, self.cluster.between
-        return near.latency <= far.latency and near.bandwidth >= far.bandwidth
-
-    @property
     def sync_computing(self) -> float:
         """Share of an all-reduce that its cores compute; see :attr:`MeasuredNetwork.sync_computing`."""
         measured = self.cluster.measured
@@ -135,11 +129,7 @@ class Network:
         if source == destination:
             return 0.0, 0.0
         first, last = min(source.gpus[0], destination.gpus[0]), max(source.gpus[-1], destination.gpus[-1])
-        if source.gpus[0] == destination.gpus[0]:
-            link = self.cluster.link(last - first + 1, first)
-        else:
-            node = self.cluster.gpus_per_node
-            link = self.cluster.inside if first // node == last // node else self.cluster.between
+        link = self.cluster.link(last - first + 1, first)
         if self.model == "paper" or source.gpus[0] != destination.gpus[0]:
             return link.latency, max(source.largest_shard, destination.largest_shard) / link.bandwidth
         return link.latency, busiest_samples(source, destination) / link.bandwidth
@@ -155,10 +145,7 @@ class Network:
         """
         if place == SAME_START and source == destination:
             return 0.0, 0.0
-        widest = max(source, destination)
-        # One that starts elsewhere, beside one of more GPUs than a node has, does not end in its node.
-        apart = place == CROSS_NODE or (place == SAME_NODE and widest > self.cluster.gpus_per_node)
-        link = self.cluster.between if apart else self.cluster.link(widest)
+        link = self.cluster.across if place == CROSS_NODE else self.cluster.link(max(source, destination))
         if place == SAME_START and self.model != "paper":
             return link.latency, busiest_samples_of_first(source, destination, batch) / link.bandwidth
         return link.latency, -(-batch // min(source, destination)) / link.bandwidth

@@ -32,8 +32,8 @@ def test_a_group_from_any_gpu_on_crosses_the_slow_link_if_its_gpus_are_of_two_no
 def test_links_inside_a_node_may_be_the_slow_ones_of_a_group() -> None:
     cluster = Cluster(gpus=8, gpus_per_node=4, inside=SLOW, between=FAST)
     assert [cluster.link(count) for count in (1, 4, 5, 8)] == [SLOW] * 4
-    # GPUs 3 and 4 are in a node of their own each, and 5 is beside 4.
-    assert [cluster.link(count, 3) for count in (2, 3)] == [FAST, SLOW]
+    # What leaves a node of several GPUs passes the links inside it.
+    assert [cluster.link(count, 3) for count in (1, 2, 3)] == [SLOW] * 3
     mixed = replace(cluster, inside=Link(1e9, 1e-6, "near"), between=Link(1e11, 1e-3, "far"))
     assert mixed.link(8) == Link(1e9, 1e-3, "near; far")
 

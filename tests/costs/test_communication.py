@@ -39,12 +39,11 @@ def test_an_all_reduce_between_nodes_takes_the_slow_link_however_few_gpus_sum(mo
 
 
 @pytest.mark.parametrize("model", ["ring", "halving-doubling", "hierarchical", "best", "paper"])
-def test_an_all_reduce_takes_the_links_inside_a_node_where_these_are_slow_and_two_gpus_have_one(model):
+def test_an_all_reduce_over_nodes_takes_the_links_inside_where_these_are_slow(model):
     near, far = Link(1e8, 0.0, "near"), Link(1e9, 0.0, "far")
     network, even = (Network(Cluster(8, "by hand", 4, near, link), model) for link in (far, near))
-    assert network.all_reduce_time_over((3, 4), 10**8) == pytest.approx(0.1)
-    assert network.all_reduce_time_over((2, 3, 4), 10**8) == even.all_reduce_time_over((2, 3, 4), 10**8)
-    assert network.all_reduce_time_over(range(5), 10**8) == even.all_reduce_time_over(range(5), 10**8)
+    for gpus in ((3, 4), (2, 3, 4), range(5)):
+        assert network.all_reduce_time_over(gpus, 10**8) == even.all_reduce_time_over(gpus, 10**8)
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 8, 16])

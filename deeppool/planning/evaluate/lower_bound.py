@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.amplification import TOLERANCE, time_allowance
-from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
+from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import INPUT, branching_blocks, decompose
+from deeppool.graph.series_parallel import INPUT, decompose
 
 WORK_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Weights of GPU-seconds / N."""
@@ -70,8 +70,6 @@ class LowerBound:
         self._allowed: Floats = np.array([time_allowance(limit, self.counts, one) for one in costs.compute[:, 0]])
         tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self._on_every_path = frozenset(tree.layers)
-        # Branches side by side are elsewhere, and where links between nodes are the faster ones moving may be cheaper.
-        self._places = (SAME_START, SAME_NODE, CROSS_NODE) if any(branching_blocks(tree)) else (SAME_START,)
         self._single_start = tree.blocks[0] is None
         self._edges = [self._transfer(source, layer) for source, layer in pairwise(path)]
         """Per layer of the path but the first (from, to) seconds of the transfer into it, inf over the limit."""
@@ -113,7 +111,8 @@ class LowerBound:
         """Returns (from, to) seconds of the transfer into a layer; inf over its limit."""
         consumer = self.costs.graph.layers[layer]
         size = consumer.input_bytes[consumer.predecessors.index(source)]
-        moved = np.min([self.costs.comm(size, place) for place in self._places], axis=0)
+        # Branches side by side may be elsewhere, which no sample reaches faster.
+        moved = self.costs.comm(size, SAME_START)
         permitted = moved + self._own[layer] <= self._allowed[layer]
         edge: Floats = np.where(permitted, moved, np.inf)
         return edge

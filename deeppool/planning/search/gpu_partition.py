@@ -82,15 +82,13 @@ class PartitionSet:
         return self.tried == len(self.arrangements)
 
 
-def partitions_of(
-    block: ParallelBlock, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int, near_is_fast: bool = True
-) -> PartitionSet:
+def partitions_of(block: ParallelBlock, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs among the branches of a block; see :func:`partition_set`."""
     branches = block.branches if len(block.branches) > 1 and gpu_counts else ()
     forking = frozenset(number for number, branch in enumerate(branches) if any(branching_blocks(branch)))
     if forking and width <= MOST_WIDTHS:
         forking, gpu_counts = frozenset(), tuple(range(1, width))
-    return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, near_is_fast, forking)
+    return partition_set(len(block.branches), gpu_counts, width, gpus_per_node, forking)
 
 
 @lru_cache(maxsize=1024)
@@ -99,7 +97,6 @@ def partition_set(
     gpu_counts: tuple[int, ...],
     width: int,
     gpus_per_node: int,
-    near_is_fast: bool = True,
     forking: frozenset[int] = frozenset(),
 ) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs.
@@ -110,23 +107,18 @@ def partition_set(
         gpu_counts: widths that a group may have, ascending.
         width: GPUs to partition.
         gpus_per_node: GPUs of a node of the cluster.
-        near_is_fast: whether no transfer is faster between nodes than inside one.
         forking: branches of which a group may have any number of GPUs, not only those that are tried.
     """
     widths = tuple(count for count in gpu_counts if count < width)
     found: list[Partition] = [(BranchGroup(tuple(range(branches)), width, 0, SAME_START),)]
     bounds: list[Partition] = []
-    behind = [count for count in widths if count <= width - gpus_per_node]
-    if branches > 1 and behind and not near_is_fast:
-        # Another node may be faster to reach than other GPUs of this one.
-        found.append((BranchGroup(tuple(range(branches)), behind[-1], gpus_per_node, CROSS_NODE),))
     if branches > MAX_BRANCHES and widths:
         # Not every grouping is tried; no group is faster than each branch by itself on all GPUs.
-        bounds.append(tuple(BranchGroup((x,), width, 0, SAME_START) for x in range(branches)) if near_is_fast else ())
+        bounds.append(tuple(BranchGroup((x,), width, 0, SAME_START) for x in range(branches)))
     for groupings in _groupings(branches) if widths else ():
         groups = len(groupings[0])
         ways = len(groupings) * (math.factorial(groups) if branches <= MAX_BRANCHES else 1)
-        layouts, every = _layouts_within(MOST_PARTITIONS // ways, groups, widths, width, gpus_per_node, near_is_fast)
+        layouts, every = _layouts_within(MOST_PARTITIONS // ways, groups, widths, width, gpus_per_node)
         new = [partition for groups in groupings for layout in layouts for partition in _assigned(groups, layout)]
         found += new
         if branches <= MAX_BRANCHES and (forking or not every):
@@ -217,19 +209,19 @@ class _TooManyLayoutsError(Exception):
 
 
 def _layouts_within(
-    most: int, groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int, near_is_fast: bool
+    most: int, groups: int, widths: tuple[int, ...], room: int, gpus_per_node: int
 ) -> tuple[Sequence[Layout], bool]:
     """Returns the layouts to try, and whether these are all; those of powers of two if all are more than ``most``."""
     if groups > MOST_EVEN:
         return list(_equal_layouts(groups, widths, room, gpus_per_node)), False
     powers = _powers(widths)
     if groups == 2 or powers == widths:
-        return _layouts(groups, widths, room, gpus_per_node, near_is_fast), True
+        return _layouts(groups, widths, room, gpus_per_node), True
     with suppress(_TooManyLayoutsError):
-        layouts = _layouts(groups, widths, room, gpus_per_node, near_is_fast, MOST_LAYOUTS)
+        layouts = _layouts(groups, widths, room, gpus_per_node, MOST_LAYOUTS)
         if len(layouts) <= most:
             return layouts, True
-    return _layouts(groups, powers, room, gpus_per_node, near_is_fast), False
+    return _layouts(groups, powers, room, gpus_per_node), False
 
 
 def _powers(widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -252,7 +244,6 @@ def _layouts(
     widths: tuple[int, ...],
     room: int,
     gpus_per_node: int,
-    near_is_fast: bool,
     most: float = math.inf,
 ) -> Sequence[Layout]:
     """Returns the layouts of which no group could be wider or nearer, one of those with equal groups.
@@ -270,19 +261,16 @@ def _layouts(
             return ((),)
         found: dict[Kinds, Layout] = {}
         for width in widths:
-            starts = {_next_start(end, width, gpus_per_node)}
-            if not near_is_fast and end < gpus_per_node:
-                starts.add(gpus_per_node)
-            for start in starts:
-                # The others need a GPU each at least.
-                if start + width + count - 1 <= room:
-                    span = width, start, _place(start, width, gpus_per_node)
-                    for others in behind(start + width, count - 1):
-                        found.setdefault(_kinds((span, *others)), (span, *others))
+            start = _next_start(end, width, gpus_per_node)
+            # The others need a GPU each at least.
+            if start + width + count - 1 <= room:
+                span = width, start, _place(start, width, gpus_per_node)
+                for others in behind(start + width, count - 1):
+                    found.setdefault(_kinds((span, *others)), (span, *others))
         left -= len(found)
         if left < 0:
             raise _TooManyLayoutsError
-        return list(_uncovered(found, near_is_fast))
+        return list(_uncovered(found))
 
     return behind(0, groups)
 
@@ -291,7 +279,7 @@ def _kinds(layout: Layout) -> Kinds:
     return tuple(sorted((width, place) for width, _, place in layout))
 
 
-def _uncovered(layouts: dict[Kinds, Layout], near_is_fast: bool) -> Iterator[Layout]:
+def _uncovered(layouts: dict[Kinds, Layout]) -> Iterator[Layout]:
     """Yields the layouts that no other one covers."""
     kept: list[Kinds] = []
 
@@ -300,12 +288,12 @@ def _uncovered(layouts: dict[Kinds, Layout], near_is_fast: bool) -> Iterator[Lay
 
     # A layout can only be covered by one of more GPUs, or of as many that are nearer.
     for kinds in sorted(layouts, key=size):
-        if not any(_covers(other, kinds, near_is_fast) for other in kept):
+        if not any(_covers(other, kinds) for other in kept):
             kept.append(kinds)
             yield layouts[kinds]
 
 
-def _covers(kinds: Kinds, others: Kinds, near_is_fast: bool) -> bool:
+def _covers(kinds: Kinds, others: Kinds) -> bool:
     """Whether each of the other groups can have one of these to itself that is as wide and no slower to reach."""
     if not others:
         return True
@@ -314,8 +302,7 @@ def _covers(kinds: Kinds, others: Kinds, near_is_fast: bool) -> bool:
         return False
     wanted = others[0][1]
     return any(
-        (place == wanted or (place < wanted and (near_is_fast or wanted == SAME_NODE)))
-        and _covers((*kinds[:index], *kinds[index + 1 :]), others[1:], near_is_fast)
+        place <= wanted and _covers((*kinds[:index], *kinds[index + 1 :]), others[1:])
         for index, (_, place) in enumerate(kinds)
     )
 

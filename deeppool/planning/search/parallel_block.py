@@ -110,9 +110,8 @@ class BlockSolver:
         """
         self.prices, self.side_by_side = prices, side_by_side
         self.counts = prices.gpu_counts
-        network = prices.costs.network
-        self.gpus = network.cluster.gpus
-        self.nodes = network.cluster.gpus_per_node, network.near_is_fast
+        cluster = prices.costs.network.cluster
+        self.gpus, self._gpus_per_node = cluster.gpus, cluster.gpus_per_node
         self.budget = Budget(MOST_PAIRS if proving else 0)
         self._most_entries = MOST_ENTRIES if proving else FEW_ENTRIES
         self._steps: dict[object, tuple[BlockStep, int]] = {}
@@ -193,7 +192,7 @@ class BlockSolver:
         """Returns a block on each of some groups of GPUs; its branches are priced once on all groups inside these."""
         cancellation.check()
         lanes = self.counts if self.side_by_side else ()
-        divisions = [partitions_of(block, lanes, width, *self.nodes) for (width, _), _ in ends]
+        divisions = [partitions_of(block, lanes, width, self._gpus_per_node) for (width, _), _ in ends]
         meetings = [self._join(block, fork, join, entry, contained=exit_ is None) for (_, entry), exit_ in ends]
         inside = [
             [((wide, max(entry, place)), max(exit_ or SAME_START, place)) for wide, place in division.slots]

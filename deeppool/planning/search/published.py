@@ -282,7 +282,7 @@ def new_set_terms(costs: CostTable) -> tuple[Floats, Floats]:
     Every sample moves, so the larger shards' ports are the busiest ones.
     """
     counts, cluster = costs.gpu_counts, costs.network.cluster
-    links = [[cluster.inside if g + h <= cluster.gpus_per_node else cluster.between for h in counts] for g in counts]
+    links = [[cluster.link(g + h) for h in counts] for g in counts]
     largest = np.array([[-(-costs.global_batch // min(g, h)) for h in counts] for g in counts])
     latency = np.array([[link.latency for link in row] for row in links])
     return latency, largest / np.array([[link.bandwidth for link in row] for row in links])

@@ -13,7 +13,7 @@ schedule (``deeppool.planning.evaluate.schedule``).
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,13 +162,16 @@ def _updates(plan: Plan) -> NDArray[np.float64]:
 
 def network_slowness(plan: Plan, conditions: Conditions) -> NetworkSlowness:
     """Returns, per layer, by which factors its transfers and its all-reduce take longer."""
-    node, inside, between = plan.cluster.gpus_per_node, plan.cluster.inside, plan.cluster.between
-    planned = min(inside.bandwidth, between.bandwidth)
-    actual = min(inside.bandwidth * conditions.inside_bandwidth, between.bandwidth * conditions.between_bandwidth)
+    inside, between = plan.cluster.inside, plan.cluster.between
+    actual = replace(
+        plan.cluster,
+        inside=replace(inside, bandwidth=inside.bandwidth * conditions.inside_bandwidth),
+        between=replace(between, bandwidth=between.bandwidth * conditions.between_bandwidth),
+    )
 
     def among(gpus: Collection[int]) -> float:
-        one_node = min(gpus) // node == max(gpus) // node
-        return 1 / conditions.inside_bandwidth if one_node else planned / actual
+        ends = max(gpus) - min(gpus) + 1, min(gpus)
+        return plan.cluster.link(*ends).bandwidth / actual.link(*ends).bandwidth
 
     return NetworkSlowness(
         tuple(

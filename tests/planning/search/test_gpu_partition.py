@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.planning.search import gpu_partition
-from deeppool.planning.search.gpu_partition import BranchGroup, partition_set
+from deeppool.planning.search.gpu_partition import partition_set
 from tests.sampling import examples
 
 
@@ -72,15 +72,6 @@ def test_branches_are_grouped_in_every_way():
     assert pairs == {frozenset({(a,), tuple(sorted({0, 1, 2} - {a}))}) for a in range(3)}
 
 
-def test_a_block_leaves_for_another_node_only_where_that_is_faster_to_reach():
-    """Two branches, one after another, on up to 4 of 6 GPUs behind the first node of two."""
-    away = (BranchGroup((0, 1), 4, 2, CROSS_NODE),)
-    assert away in partition_set(2, (1, 2, 4, 6), 6, 2, near_is_fast=False).arrangements
-    assert away not in partition_set(2, (1, 2, 4, 6), 6, 2).arrangements
-    # One branch has no other one to leave GPUs to.
-    assert len(partition_set(1, (1, 2, 4, 6), 6, 2, near_is_fast=False).arrangements) == 1
-
-
 def test_five_branches_have_52_divisions_and_six_are_divided_evenly():
     groups = {frozenset(lanes) for lanes in branches_of(partition_set(5, (1, 2, 4, 8), 8, 8))}
     assert len(groups) == 52
@@ -128,9 +119,9 @@ def layouts(lanes, counts, room, node):
             )
 
 
-def covers(groups, others, near_is_fast):
+def covers(groups, others):
     """Whether each of the others can be replaced by a group as wide, and on GPUs that are no slower to reach."""
-    faster = {(SAME_START, SAME_NODE), *([(SAME_START, CROSS_NODE), (SAME_NODE, CROSS_NODE)] if near_is_fast else [])}
+    faster = {(SAME_START, SAME_NODE), (SAME_START, CROSS_NODE), (SAME_NODE, CROSS_NODE)}
     return any(
         all(
             wide >= width and (place == other or (place, other) in faster)
@@ -142,38 +133,38 @@ def covers(groups, others, near_is_fast):
 
 @pytest.mark.parametrize("which", ["powers", "all"])
 @examples(400)
-@given(st.integers(2, 4), st.integers(2, 9), st.integers(1, 9), st.booleans())
-def test_no_layout_is_left_out_but_for_a_wider_and_nearer_one(which, lanes, room, node, near_is_fast):
+@given(st.integers(2, 4), st.integers(2, 9), st.integers(1, 9))
+def test_no_layout_is_left_out_but_for_a_wider_and_nearer_one(which, lanes, room, node):
     counts = tuple(c for c in range(1, room + 1) if which == "all" or c & (c - 1) == 0 or c == room)
-    found = partition_set(lanes, counts, room, node, near_is_fast)
+    found = partition_set(lanes, counts, room, node)
     assert found.complete
     kept = {tuple(sorted((w, place) for w, _, place in shape)) for shape in shapes(found) if len(shape) == lanes}
     every = set(layouts(lanes, [c for c in counts if c < room], room, node))
     assert kept <= every
     for groups in every:
-        assert any(covers(other, groups, near_is_fast) for other in kept), groups
+        assert any(covers(other, groups) for other in kept), groups
     for groups, other in itertools.permutations(kept, 2):
-        assert not covers(other, groups, near_is_fast), "superfluous"
+        assert not covers(other, groups), "superfluous"
 
 
 @pytest.mark.parametrize("few", [True, False])
 @examples(400)
-@given(st.integers(2, 3), st.integers(3, 9), st.integers(1, 9), st.booleans(), st.data())
-def test_any_layout_that_is_not_tried_is_bounded_by_a_wider_one(few, lanes, room, node, near_is_fast, data):
+@given(st.integers(2, 3), st.integers(3, 9), st.integers(1, 9), st.data())
+def test_any_layout_that_is_not_tried_is_bounded_by_a_wider_one(few, lanes, room, node, data):
     """Branches that fork again may have groups of any width; others too where only powers of two are tried."""
     counts = tuple(range(1, room)) if few else tuple(2**power for power in range(4) if 2**power < room)
     forking = frozenset() if few else data.draw(st.frozensets(st.integers(0, lanes - 1), min_size=1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_partition, "MOST_PARTITIONS", 0 if few else 1000)
-        found = partition_set.__wrapped__(lanes, counts, room, node, near_is_fast, forking)
+        found = partition_set.__wrapped__(lanes, counts, room, node, forking)
     alone = [row for row in found.arrangements if len(row) == lanes]
     rows = [[(group.width, group.place) for group in sorted(row, key=lambda group: group.branches)] for row in alone]
     for layout in layouts(lanes, range(1, room), room, node):
         for order in itertools.permutations(layout):
             if all(width in counts or branch in forking for branch, (width, _) in enumerate(order)):
-                assert any(is_bounded(order, row, near_is_fast) for row in rows), order
+                assert any(is_bounded(order, row) for row in rows), order
 
 
-def is_bounded(groups, wider, near_is_fast):
+def is_bounded(groups, wider):
     """Whether each branch has a group as wide, no slower to reach."""
-    return all(covers([one], [other], near_is_fast) for one, other in zip(wider, groups, strict=True))
+    return all(covers([one], [other]) for one, other in zip(wider, groups, strict=True))

@@ -73,9 +73,7 @@ class Definition:
             busiest = max([*Counter(a for a, _ in moved).values(), *Counter(b for _, b in moved).values()])
         else:
             busiest = math.ceil(self.batch / min(h, g))
-        gpus = {*range(before, before + h), *range(after, after + g)}
-        # Between layouts that start elsewhere all samples count as leaving the node if one may.
-        link = self._link(gpus) if before == after or len(self._nodes(gpus)) == 1 else self.cluster.between
+        link = self._link({*range(before, before + h), *range(after, after + g)})
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
@@ -219,13 +217,11 @@ class Definition:
         """The GPU of each sample."""
         return [gpu for gpu, shard in enumerate(np.array_split(range(self.batch), count)) for _ in shard]
 
-    def _nodes(self, gpus):
-        return {gpu // self.cluster.gpus_per_node for gpu in gpus}
-
     def _link(self, gpus):
-        """One as slow as all links that the GPUs have among them; of a single GPU the one that it would have."""
-        nodes = len(self._nodes(gpus))
-        links = [self.cluster.inside] * (nodes < len(gpus) or len(gpus) == 1) + [self.cluster.between] * (nodes > 1)
+        """One as slow as all links on the way; what leaves a node of several GPUs passes those inside."""
+        size = self.cluster.gpus_per_node
+        nodes = len({gpu // size for gpu in gpus})
+        links = [self.cluster.inside] * (nodes == 1 or size > 1) + [self.cluster.between] * (nodes > 1)
         return Link(min(link.bandwidth for link in links), max(link.latency for link in links), "")
 
 
@@ -455,8 +451,8 @@ def test_search_finds_the_optimum_over_any_gpu_counts(problem, counts):
 
 
 @pytest.mark.parametrize("batch", [6, 8])
-def test_a_join_on_more_gpus_than_a_node_is_reached_between_nodes(batch):
-    """Links between nodes of four are the faster ones, and a branch on GPUs 2 and 3 feeds a join on five by them."""
+def test_what_leaves_a_node_passes_the_links_inside_where_these_are_slow(batch):
+    """Links between nodes of four are the faster ones, and a branch on GPUs 2 and 3 may feed a join on five."""
     graph = make_graph([(), (), (0, 1), (2,)], [(), (), (0, 64), (0,)], [0, 4096, 0, 0])
     times = [lambda b, scale=scale: scale * b for scale in (1e-7, 2e-7, 1e-7, 1e-7)]
     profile = profile_from_times(graph, times)

@@ -176,6 +176,7 @@ def test_the_speed_of_an_unused_gpu_does_not_matter():
         (2, 1.0, 0.25, 4.0),
         (2, 0.5, 1.0, 1.0),
         (2, 0.01, 1.0, 50.0),
+        (1, 0.01, 1.0, 1.0),
     ],
     ids=[
         "a node's own link",
@@ -183,6 +184,7 @@ def test_the_speed_of_an_unused_gpu_does_not_matter():
         "links between nodes",
         "a node's own link, still as fast as those between",
         "a node's own link, now the slowest",
+        "a node's own link, of nodes of one GPU",
     ],
 )
 def test_transfers_take_longer_on_slow_links_and_computing_does_not(gpus_per_node, inside, between, slower):
