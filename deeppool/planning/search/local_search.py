@@ -8,8 +8,7 @@ from the counts found and from the best ones that are equal for all layers, unti
 from its bound it is.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel
 from deeppool.planning.search.elimination import Elimination, Factor, added
 from deeppool.planning.search.labels import INFEASIBLE, Choice, PartialPlan
-from deeppool.planning.search.limited_costs import LimitedCosts
-from deeppool.planning.search.pareto import Integers
+from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 
 MOST_SWEEPS = 20
 MOST_STARTS = 2
@@ -57,7 +55,9 @@ class LocalSearch:
         """
         self.prices, self.fork, self.place, self.fits = prices, fork, place, fits
         self.layers = (*region.layers, join)
-        self._sweep = _Sweep(self)
+        readers = {x: [y for y in self.layers if x in prices.layers[y].predecessors] for x in region.layers}
+        self._changing = {layer: (layer, *read) for layer, read in readers.items()}
+        """Per layer those that take another time where it has other GPUs: itself, and what reads it."""
         before, self._options = np.arange(1 if fork == INPUT else len(fits))[:, None], np.arange(len(fits))
         sizes = {fork: len(before), **dict.fromkeys(self.layers, len(fits))}
         self._elimination = Elimination(self._factors(most_entries), sizes, (fork, join), most_entries)
@@ -67,7 +67,8 @@ class LocalSearch:
         self._uniform: Floats = np.stack(
             [
                 np.broadcast_to(
-                    self._time({**dict.fromkeys(region.layers, k), fork: before, join: self._options}), shape
+                    self._time({**dict.fromkeys(region.layers, k), fork: before, join: self._options}, self.layers),
+                    shape,
                 )
                 for k in range(len(fits))
             ]
@@ -83,18 +84,15 @@ class LocalSearch:
     def settle(self, before: int, after: int) -> tuple[PartialPlan, float]:
         """Returns a good way, and the seconds that none can beat."""
         *inner, join = self.layers
-        lower, best, least = float(self.lower[before, after]), None, np.inf
-        ends = {self.fork: before, join: after}
-        counts = np.argsort(self._uniform[:, before, after])[:MOST_STARTS].tolist()
-        uniform = ({**ends, **dict.fromkeys(inner, count)} for count in counts)
-        for first in (self._elimination.best(ends), *uniform):
-            chosen = self._sweep.improved(first, inner)
-            time = float(self._time(chosen))
-            if time < least:
-                best, least = chosen, time
-        if best is None:
+        prices, lower, ends = self.prices, float(self.lower[before, after]), {self.fork: before, join: after}
+        best = self._elimination.best(ends)
+        if self._seconds(best) > lower * (1 + ROUNDING):
+            counts = np.argsort(self._uniform[:, before, after])[:MOST_STARTS].tolist()
+            starts = [best, *({**ends, **dict.fromkeys(inner, count)} for count in counts)]
+            best = min(map(self._improved, starts), key=self._seconds)
+        least = self._seconds(best)
+        if np.isinf(least):
             return INFEASIBLE, lower
-        prices = self.prices
         moved = {layer: float(self._moved(layer, best)) for layer in self.layers}
         spent = {layer: moved[layer] * float(prices.spent_share[best[layer]]) for layer in self.layers}
         forward = sum((moved[x] - spent[x]) / 2 + float(prices.forward[x, best[x]]) for x in self.layers)
@@ -119,10 +117,26 @@ class LocalSearch:
             for moved in moves:
                 yield Factor(moved.variables, np.where(moved.table <= room[layer], moved.table, np.inf))
 
-    def _time(self, chosen: Options) -> Floats:
-        """Returns the seconds of all layers; inf over the limit."""
+    def _seconds(self, chosen: Mapping[int, int]) -> float:
+        return float(self._time(chosen, self.layers))
+
+    def _improved(self, chosen: Mapping[int, int]) -> dict[int, int]:
+        """Changes one layer at a time to the count that is best while all others stay, until nothing helps."""
+        found = dict(chosen)
+        for _ in range(MOST_SWEEPS):
+            before = dict(found)
+            for layer in self.layers[:-1]:
+                times = self._time({**found, layer: self._options}, self._changing[layer])
+                if times.min() < times[found[layer]] * (1 - ROUNDING):
+                    found[layer] = int(times.argmin())
+            if found == before:
+                break
+        return found
+
+    def _time(self, chosen: Options, layers: Iterable[int]) -> Floats:
+        """Returns the seconds of some layers; inf over the limit."""
         total: Floats = np.zeros(())
-        for layer in self.layers:
+        for layer in layers:
             moved, option = self._moved(layer, chosen), chosen[layer]
             own = self.prices.own[layer, option] + self.fits[option]
             total = total + np.where(moved <= self.prices.room[layer, option], moved + own, np.inf)
@@ -137,64 +151,3 @@ class LocalSearch:
     def move(self, source: int, layer: int) -> Floats:
         """Returns (from, to) prices of moving the results of a layer, or of the fork, to a layer that reads them."""
         return self.prices.move(source, layer, self.place if source == self.fork else SAME_START)
-
-
-class _Sweep:
-    """Changes one layer at a time to the count that is best while all others stay, until nothing helps.
-
-    A layer may read many others, so the prices of all transfers lie one after another in one array.
-    """
-
-    def __init__(self, region: LocalSearch) -> None:
-        """Lays out the transfers of a region."""
-        prices, count = region.prices, len(region.fits)
-        self._fork, self._layers, self._count = region.fork, region.layers, count
-        numbers = {layer: number for number, layer in enumerate((region.fork, *region.layers))}
-        read = [[numbers[x] for x in prices.layers[layer].predecessors] for layer in region.layers]
-        moves = [region.move(x, layer) for layer in region.layers for x in prices.layers[layer].predecessors]
-        # What is no transfer costs nothing: the padding of layers that read few others, at the end.
-        self._moved = np.concatenate([*(np.broadcast_to(x, (count, count)).ravel() for x in moves), np.zeros(count**2)])
-        most = max(map(len, read))
-        self._read = np.array([[*sources, *[0] * (most - len(sources))] for sources in read])
-        """(layer, most read) numbers of the layers that each reads; the fork is 0."""
-        starts = np.cumsum([0, *map(len, read)])
-        rows = [
-            [*range(first, last), *[len(moves)] * (most - last + first)] for first, last in pairwise(starts.tolist())
-        ]
-        self._tables = np.array(rows) * count**2
-        """(layer, most read) where the prices of each transfer begin."""
-        layers = list(region.layers)
-        self._room = prices.room[layers]
-        self._own = prices.own[layers] + region.fits
-        self._readers = {
-            number: np.nonzero((self._read == number) & (self._tables < len(moves) * count**2))
-            for number in range(1, len(numbers))
-        }
-
-    def improved(self, chosen: Mapping[int, int], layers: Sequence[int]) -> dict[int, int]:
-        """Returns counts of all layers, of which only those of some are changed."""
-        found = np.array([chosen[layer] for layer in (self._fork, *self._layers)])
-        tried = [1 + self._layers.index(layer) for layer in layers]
-        for _ in range(MOST_SWEEPS):
-            if not sum(self._improve(number, found) for number in tried):
-                break
-        return dict(zip((self._fork, *self._layers), found.tolist(), strict=True))
-
-    def _improve(self, number: int, chosen: Integers) -> bool:
-        options = np.arange(self._count)
-        row = number - 1
-        moved = self._moved[self._tables[row] + chosen[self._read[row]] * self._count + options[:, None]].sum(axis=1)
-        time = np.where(moved <= self._room[row], moved + self._own[row], np.inf)
-        readers, places = self._readers[number]
-        after = chosen[readers + 1]
-        every = self._moved[self._tables[readers] + chosen[self._read[readers]] * self._count + after[:, None]]
-        every[np.arange(len(readers)), places] = 0.0
-        here = self._moved[self._tables[readers, places][:, None] + options * self._count + after[:, None]]
-        moved = every.sum(axis=1)[:, None] + here
-        fits = moved <= self._room[readers, after][:, None]
-        time = time + np.where(fits, moved + self._own[readers, after][:, None], np.inf).sum(axis=0)
-        option = int(time.argmin())
-        if not time[option] < time[chosen[number]] * (1 - 1e-12):
-            return False
-        chosen[number] = option
-        return True
