@@ -29,7 +29,6 @@ GPU-second, of which the whole frontier consists; or at a price of a byte, for p
 
 search               exact search under a limit per layer
 limited_costs        costs that it reads, with edges over the limit left out
-plan_price           what a given plan costs the search
 optimality           the claim of optimality, and its factor
 pareto               the filter of all searches: rows that no other row beats
 labels               plans of a part of a model, and how their numbers add up

@@ -1,9 +1,9 @@
 """Every efficient plan of a model: the plans that no other one beats in iteration time and GPU-seconds.
 
 One search serves both models (see ``relaxed_frontier``). In the paper's model the sum of a plan's steps is its
-iteration time. Where all-reduces overlap the backward pass it is a lower bound, for each share of the all-reduces that
-counts (see ``overlap``); the plans are then timed with their real buckets. The largest ratio of a plan's time to what
-bounds all plans with fewer GPU-seconds than the plan before it is a factor in time alone. Next to the fewest
+iteration time. Where all-reduces overlap the backward pass it is a lower bound (see ``overlap``); the plans are then
+timed with their real buckets. The largest ratio of a plan's time to what bounds all plans with fewer GPU-seconds than
+the plan before it is a factor in time alone. Next to the fewest
 GPU-seconds the iteration time may double for 0.01 % of them, so a second factor is one of both numbers.
 
 A limit on the iteration is a query: the fastest plan whose GPU-seconds are at most the limit times the single-GPU
@@ -19,22 +19,20 @@ import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
-from deeppool.graph.series_parallel import Series, decompose
+from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.hill_climbing import improve
 from deeppool.planning.search.label_sums import spread
 from deeppool.planning.search.labels import Plans
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.planning.search.overlap import BOUND_SHARES, PROVED, search_overlapping
+from deeppool.planning.search.overlap import PROVED, search_overlapping
 from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.relaxed_frontier import RelaxedFrontier, RelaxedSearch
 from deeppool.planning.search.search import SearchResult
 
 SUMS = 150
-"""Plans to time with their buckets, at each share."""
-SHARE_GAIN = 1e-4
-"""Relative gain of the fastest plan's bound from which a share is worth its searches."""
+"""Plans to time with their buckets."""
 
 Point = tuple[float, float, Callable[[], Plans]]
 """Seconds and GPU-seconds of a plan, and how to find its layers' GPUs."""
@@ -51,7 +49,7 @@ class EfficientPlans:
     points: Sequence[Point]
     fastest: float
     """Seconds that no plan can beat."""
-    relaxed: Sequence[RelaxedFrontier]
+    relaxed: RelaxedFrontier
 
     def trace(self, point: int) -> Plans:
         """Returns, per layer, the index of its GPU count and its first GPU."""
@@ -68,25 +66,17 @@ class EfficientPlans:
 
     def _least_times(self, works: Floats) -> Floats:
         """Returns the same for each of some GPU-seconds; infinite where no plan has so few."""
-        least = np.full(len(works), self.fastest)
-        for found in self.relaxed:
-            least = np.maximum(least, np.append(found.time, np.inf)[np.searchsorted(-found.work, -works)])
-        return least
+        relaxed: Floats = np.append(self.relaxed.time, np.inf)[np.searchsorted(-self.relaxed.work, -works)]
+        return np.maximum(relaxed, self.fastest)
 
     def corners(self) -> tuple[Floats, Floats]:
         """Returns seconds and GPU-seconds of which each plan takes no less than one pair."""
-        works = np.unique(np.concatenate([found.work for found in self.relaxed]))
-        times = self._least_times(works)
-        possible = np.isfinite(times)
-        return times[possible], works[possible]
+        return np.maximum(self.relaxed.time, self.fastest), self.relaxed.work
 
     def least_work(self, seconds: float) -> float:
         """Returns GPU-seconds that no plan within so many seconds falls below."""
-        least = 0.0
-        for found in self.relaxed:
-            rows = int(np.searchsorted(found.time, seconds * (1 + ROUNDING), side="right"))
-            least = max(least, float(found.work[rows - 1]) if rows else math.inf)
-        return least
+        rows = int(np.searchsorted(self.relaxed.time, seconds * (1 + ROUNDING), side="right"))
+        return float(self.relaxed.work[rows - 1]) if rows else math.inf
 
     @property
     def optimality(self) -> str:
@@ -112,11 +102,10 @@ def efficient_plans(costs: CostTable) -> EfficientPlans:
     """Returns the efficient plans of a cost table, of those found, with bounds of all plans."""
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
     fastest = search_overlapping(costs, None)
-    relaxed = [RelaxedSearch(costs, tree, share).frontier() for share in _shares(costs, tree)]
+    relaxed = RelaxedSearch(costs, tree).frontier()
     known = [(fastest.choices, fastest.starts), ((0,) * len(costs.graph.layers),) * 2]
     points = [_timed(costs, plan) for plan in known]
-    for found in relaxed:
-        points += _timed_sums(costs, found) if costs.overlap else _sums(found)
+    points += _timed_sums(costs, relaxed) if costs.overlap else _sums(relaxed)
     time, work = (np.array([point[number] for point in points]) for number in range(2))
     # Sums of the same seconds in another order differ in their last digits: no plan is more efficient for that.
     kept = efficient_rows(None, _rounded(time), _rounded(work))
@@ -135,16 +124,6 @@ def search_within(costs: CostTable, limit: float | None) -> SearchResult:
         best = improve([best], lambda plan, _: plan.gpu_seconds <= allowed, bound)
     claim = certificate(max(1.0, best.iteration_time / bound))
     return SearchResult(best.options, best.starts, best.iteration_time, claim)
-
-
-def _shares(costs: CostTable, tree: Series) -> list[float]:
-    """Returns no share, and the one whose bound of the fastest plan is best where that is a better one."""
-    if not costs.overlap:
-        return [0.0]
-    shares = (0.0, *BOUND_SHARES)
-    least = {share: RelaxedSearch(costs, tree, share).solver(0.0).whole(tree)[1] for share in shares}
-    best = max(least, key=lambda share: least[share])
-    return [0.0] if least[best] <= least[0.0] * (1 + SHARE_GAIN) else [0.0, best]
 
 
 def _rounded(values: Floats) -> Floats:

@@ -26,7 +26,7 @@ MOST_TIMED = 200_000
 """Layers to time at most in one climb, of all changes together."""
 LEAST_GAIN = 1e-4
 """Relative gain from which a change is made."""
-FAR = 1.05
+FAR = 1.02
 """A plan within this factor of the bound is not changed at random: that took long, and gained little."""
 RANDOM_CHANGES = 2
 """Changes at random before another climb, which looks near to them."""

@@ -21,7 +21,6 @@ class LimitedCosts:
         costs: CostTable,
         limit: float | None,
         extra: Floats | None = None,
-        transfers: float = 1.0,
         *,
         least_room: Floats | None = None,
         time_price: float = 1.0,
@@ -34,7 +33,6 @@ class LimitedCosts:
             costs: seconds.
             limit: None: no limit.
             extra: (L, K) seconds to add to each layer, which the limit does not count.
-            transfers: weight of a second of transfers; the limit does not depend on it.
             least_room: (L, K) or (L, 1) price that is permitted for transfers into a layer, whatever the limit leaves.
             time_price: price of a second of layers and transfers.
             work_price: price of a GPU-second of layers, transfers and updates; of all-reduces too, unless they overlap.
@@ -42,10 +40,10 @@ class LimitedCosts:
         """
         self.costs, self.layers, self.gpu_counts = costs, costs.graph.layers, costs.gpu_counts
         counts = np.array(costs.gpu_counts, dtype=float)
-        self.work_price, moved = work_price, transfers * time_price
-        self.weight: Floats = moved + work_price * counts
+        self.work_price = work_price
+        self.weight: Floats = time_price + work_price * counts
         """(K,) price of a second of transfers into a layer, by its GPU count."""
-        self.spent_share: Floats = 1 - moved / self.weight if work_price else np.zeros(len(counts))
+        self.spent_share: Floats = 1 - time_price / self.weight if work_price else np.zeros(len(counts))
         """(K,) share of that price that is for GPU-seconds."""
         allowed = time_allowance(np.inf if limit is None else limit, counts, costs.compute[:, :1])
         self.room: Floats = self.weight * (allowed - (costs.compute + costs.sync))

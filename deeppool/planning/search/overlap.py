@@ -7,35 +7,19 @@ counts it drops ways, so those nearest to powers of two are searched by themselv
 may run side by side there are candidates besides: the exact search for an iteration without overlap, in which
 all-reduces count for a share of their time, and where that leaves a gap in full. The schedule times each, with its real
 buckets. The limit always counts an all-reduce of each layer by itself and in full. What is then far from the bound is
-improved by small changes (see ``hill_climbing``), and so are other GPU partitions for its counts.
+improved by small changes (see ``hill_climbing``).
 
-How far from the optimum the best plan can be follows from the bound of the first search where that is within 1 %.
-Else it follows from the flow shop, in which blocks of several branches may be side by side by what no way through
-them beats, and from more lower bounds, for which a small gradient takes its share of the fastest all-reduce per byte
-that a bucket can be.
+How far from the optimum the best plan can be follows from the bound of the first search where that is within 1 %. Else
+it follows from the flow shop, in which blocks of several branches may be side by side by what no way through them
+beats. It counts no all-reduces there, so it is loose for models such as Inception where these dominate.
 
-An iteration takes F + B or longer, the forward and the backward pass with their transfers. All layers outside blocks
-of several branches, those of regions among them, run on GPUs from GPU 0 on, whose channel has room for one of their
-all-reduces at a time, S seconds together, and none starts before the forward pass ends. So an iteration takes F + S
-or longer, and
-
-    (1 - share) (F + B) + share (F + S) = F + (1 - share) B + share S
-
-for any share from 0 to 1. Where the model starts with a single layer, its backward is the last and hides
-nothing of its own all-reduce: F + B is longer by that, so it counts in full. The exact search finds a plan
-for which the sum is least, and no plan takes less than that: the largest of these values is the bound. A share at
-which a plan that is known already costs no more than the bound so far gives no larger one, and is not searched. The
-bound does not count the all-reduces inside blocks of several branches, so it is loose for models such as Inception
-where they dominate.
-
-Where cores compute a share of an all-reduce (``sync_computing``), what runs beside one takes longer by that share of
-it, and what is left at the end counts in full. On GPU 0, which is in every set, an iteration of layers in sequence
-takes F + B + sync_computing x S or longer, so the sum is
-
-    F + (1 - share) B + (share + (1 - share) sync_computing) S.
-
-With branches side by side GPU 0 may wait for others meanwhile. But an all-reduce over all GPUs slows down whatever
-runs, in a branch too: of these the share counts.
+The bound of the first search: an iteration takes F + B or longer, the forward and the backward pass with their
+transfers. Where the model starts with a single layer, its backward is the last and hides nothing of its own all-reduce,
+which counts in full. A small gradient takes its share of the fastest all-reduce per byte that a bucket can be. Where
+cores compute a share of an all-reduce (``sync_computing``), what runs beside one takes longer by that share of it, and
+what is left at the end counts in full. On GPU 0, which is in every set, an iteration of layers in sequence takes
+F + B + sync_computing x S or longer, S for all all-reduces. With branches side by side GPU 0 may wait for others
+meanwhile. But an all-reduce over all GPUs slows down whatever runs, in a branch too: of these the share counts.
 
 The update comes on top. In sequence every layer computes on GPU 0, which updates all parameters in any plan: a
 constant. With branches side by side it takes as long as the mean over all GPUs or longer, and the search counts that:
@@ -43,7 +27,7 @@ each layer's update on g of N GPUs adds g / N of its seconds.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -70,17 +54,14 @@ from deeppool.planning.search.labels import plan_of
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.parallel_block import BlockSolver
-from deeppool.planning.search.plan_price import price_of
-from deeppool.planning.search.search import SearchResult, search, search_partitions
+from deeppool.planning.search.search import SearchResult, search
 
 NEAR = 1.005
 """A plan whose time is within this factor of the bound is not improved: profiles are not as exact."""
 PROVED = 1.01
 """A bound within this factor of the plan's time is not improved, which would take longer than finding the plan."""
 SHARE = 0.25
-"""Share of the seconds of all-reduces that candidates count."""
-BOUND_SHARES = (0.25, 0.5, 0.75, 0.95)
-"""Shares for lower bounds, in addition to 0; the last one for networks so slow that little else counts."""
+"""Share of the seconds of all-reduces that a candidate counts."""
 
 
 def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool = True) -> SearchResult:
@@ -96,12 +77,14 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
     if not costs.overlap:
         return search(costs, limit, proving=proving)
     tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    first, bound = bounding_plan(costs, tree, limit, 0.0, proving=proving)
+    first, bound = bounding_plan(costs, tree, limit, proving=proving)
     plans = [first, *uniform_plans(costs, limit, _time(first))]
     if not proving and any(tree.blocks):
         return _result(min(plans, key=_time), bound)
     if _time(min(plans, key=_time)) > bound * NEAR:
-        plans += _candidates(costs, tree, limit) if any(branching_blocks(tree)) else []
+        if any(branching_blocks(tree)):
+            counted = LimitedCosts(costs, limit, SHARE * least_sync(costs) - costs.sync)
+            plans.append(_cheapest(tree, counted, proving=False)[0])
         in_sequence, bound = _by_flow_shop(costs, tree, limit, min(plans, key=_time), bound)
         plans.append(in_sequence)
         few = _near_powers(costs)
@@ -110,39 +93,13 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
             found = search_overlapping(costs.at(few), limit, proving=proving)
             plans.append(Placement(costs, tuple(few[option] for option in found.choices), found.starts))
     best = min(plans, key=_time)
-    for share in BOUND_SHARES:
-        if _time(best) <= bound * PROVED:
-            break
-        prices = relaxed_costs(costs, tree, limit, share)
-        if min(price_of(plan, prices) for plan in (first, best)) <= bound:
-            # The search would find a plan that costs no more than these do, which is no better bound.
-            continue
-        other, least = _cheapest(tree, prices)
-        best, bound = min(best, other, key=_time), max(bound, least)
-    if _time(best) > bound * NEAR:
-        best = _improved(costs, tree, limit, [best, first], bound)
-    return _result(best, bound)
-
-
-def _improved(
-    costs: CostTable, tree: Series, limit: float | None, plans: Sequence[Placement], bound: float
-) -> Placement:
-    """Returns the best of some plans, that of the paper's model, and what small changes make of them."""
-    found = [*plans]
-    if any(branching_blocks(tree)):
+    if _time(best) > bound * NEAR and any(branching_blocks(tree)):
         # A branch may have nothing to hide its all-reduces behind.
         paper = search(costs, limit)
-        found.append(Placement(costs, paper.choices, paper.starts))
-    best = min(found, key=_time)
-    if _time(best) <= bound * PROVED:
-        return best
-    permitted, starts = partial(keep_limit, limit), [best]
-    for plan in (best, plans[-1]):
-        divided = search_partitions(costs, plan.options, limit)
-        other = Placement(costs, divided.choices, divided.starts)
-        if permitted(other, range(len(other.options))):
-            starts.append(other)
-    return improve(dict.fromkeys(starts), permitted, bound)
+        best = min(best, Placement(costs, paper.choices, paper.starts), key=_time)
+    if _time(best) > bound * PROVED:
+        best = improve([best], partial(keep_limit, limit), bound)
+    return _result(best, bound)
 
 
 def _near_powers(costs: CostTable) -> list[int]:
@@ -155,14 +112,6 @@ def _near_powers(costs: CostTable) -> list[int]:
 
 def _result(best: Placement, bound: float) -> SearchResult:
     return SearchResult(best.options, best.starts, _time(best), certificate(_time(best) / bound))
-
-
-def _candidates(costs: CostTable, tree: Series, limit: float | None) -> list[Placement]:
-    """Returns plans that are good where all-reduces count for a share of their time; nothing is proved of them."""
-    added = SHARE * least_sync(costs) - costs.sync
-    # Less of the backward pass counts, too, where much of it hides all-reduces.
-    tried = LimitedCosts(costs, limit, added), relaxed_costs(costs, tree, limit, SHARE)
-    return [_cheapest(tree, prices, proving=False)[0] for prices in tried]
 
 
 def _by_flow_shop(
@@ -178,7 +127,7 @@ def _by_flow_shop(
             return best, max(bound, least)
         tails = any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree))
         if _time(best) > bound * PROVED and not tails:
-            solver = BlockSolver(relaxed_costs(costs, tree, limit, 0.0, updates=False), proving=False)
+            solver = BlockSolver(relaxed_costs(costs, tree, limit, updates=False), proving=False)
             blocks = dict(_bounded_blocks(solver, tree, INPUT))
             bound = least_with_blocks(*asked, _time(best), blocks, bound)
     except TooManyOptionsError:
@@ -201,48 +150,41 @@ def _bounded_blocks(solver: BlockSolver, series: Series, fork: int) -> Iterator[
 
 
 def bounding_plan(
-    costs: CostTable, tree: Series, limit: float | None, share: float, *, proving: bool = True
+    costs: CostTable, tree: Series, limit: float | None, *, proving: bool = True
 ) -> tuple[Placement, float]:
-    """Returns the plan of least F + (1 - share) B + share S, as above, and seconds that no iteration can beat.
+    """Returns the plan of least F + B, as above, and seconds that no iteration can beat.
 
     Args:
         costs: costs of layers and transfers.
         tree: the layers as chains and branches.
         limit: limit on the amplification of each layer; None: no limit.
-        share: share of the all-reduces, from 0 to below 1.
         proving: False: a plan of nearly the least, and a looser bound, in a fraction of the time.
     """
-    return _cheapest(tree, relaxed_costs(costs, tree, limit, share), proving=proving)
+    return _cheapest(tree, relaxed_costs(costs, tree, limit), proving=proving)
 
 
 def relaxed_costs(
     costs: CostTable,
     tree: Series,
     limit: float | None,
-    share: float,
     work_price: float = 0.0,
     *,
     updates: bool = True,
 ) -> LimitedCosts:
-    """Returns costs whose sum is F + (1 - share) B + share S + update + work_price x GPU-seconds, or more, as above.
+    """Returns costs whose sum is F + B + update + work_price x GPU-seconds, or more, as above.
 
     The GPU-seconds are those of layers, transfers and updates, and a plan's own are no fewer.
     """
     side_by_side = _layers_side_by_side(tree)
-    counted = np.full(costs.sync.shape, share)
-    counted[side_by_side] = 0
     wide = np.array(costs.gpu_counts) == costs.network.cluster.gpus if side_by_side else True
-    counted += (1 - share) * costs.network.sync_computing * wide
+    counted = np.zeros(costs.sync.shape) + costs.network.sync_computing * wide
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1
-    extra = counted * least_sync(costs) - costs.sync - share * costs.backward
-    # Half of a transfer is forward: it counts 1 + (1 - share) halves. Where branches are compared, pass by pass, the
-    # search takes both halves to count alike, so there each counts as the one in backward, which is less.
-    transfers = 1 - share if side_by_side else 1 - share / 2
+    extra = counted * least_sync(costs) - costs.sync
     update_price = 1 / costs.network.cluster.gpus if updates and side_by_side else 0.0
     if updates and not side_by_side:
         extra = extra + costs.update[:, None]
-    return LimitedCosts(costs, limit, extra, transfers, work_price=work_price, update_price=update_price)
+    return LimitedCosts(costs, limit, extra, work_price=work_price, update_price=update_price)
 
 
 def least_sync(costs: CostTable) -> Floats:

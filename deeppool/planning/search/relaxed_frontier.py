@@ -79,11 +79,11 @@ class RelaxedFrontier:
 
 
 class RelaxedSearch:
-    """The searches of one cost table with one share of the all-reduces that overlap."""
+    """The searches of one cost table at several prices of a GPU-second."""
 
-    def __init__(self, costs: CostTable, tree: Series, share: float) -> None:
-        """Takes the share; 0 where nothing overlaps."""
-        self.costs, self.tree, self.share = costs, tree, share
+    def __init__(self, costs: CostTable, tree: Series) -> None:
+        """Takes the layers as chains and branches."""
+        self.costs, self.tree = costs, tree
         self._updates = least_update(costs, tree) if costs.overlap else 0.0
 
     def frontier(self) -> RelaxedFrontier:
@@ -95,7 +95,7 @@ class RelaxedSearch:
         if math.isinf(price):
             prices = LimitedCosts(self.costs, None, time_price=0.0, work_price=1.0)
         elif self.costs.overlap:
-            prices = relaxed_costs(self.costs, self.tree, None, self.share, price, updates=False)
+            prices = relaxed_costs(self.costs, self.tree, None, price, updates=False)
         else:
             prices = LimitedCosts(self.costs, None, work_price=price)
         return BlockSolver(prices, proving=proving)

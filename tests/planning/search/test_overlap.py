@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import random
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -22,14 +21,12 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search import flow_shop, hill_climbing, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
-from deeppool.planning.search.optimality import optimality_factor
-from deeppool.planning.search.overlap import BOUND_SHARES, bounding_plan, least_sync, search_overlapping
+from deeppool.planning.search.overlap import bounding_plan, least_sync, search_overlapping
 from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Measurement
 from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
-from tests.planning.random_problems import random_problem
 from tests.planning.search.test_frontier import factor
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, few_partitions, places_of
 from tests.planning.searched import plan
@@ -46,7 +43,6 @@ from tests.strategies import (
     tied_problems,
 )
 
-SHARES = (0.0, *BOUND_SHARES)
 ANY_GRAPH = st.one_of(series_parallel_graphs(max_layers=5), tangled_graphs(max_layers=5))
 LARGER = st.one_of(series_parallel_graphs(max_layers=20), tangled_graphs(max_layers=10))
 SMALL_PROBLEMS = st.one_of(
@@ -138,8 +134,6 @@ def test_more_gpu_counts_than_the_flow_shop_can_follow_make_no_slower_plan(monke
 def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(problem):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_WAYS", (1,))
-        patch.setattr(overlap, "_candidates", lambda *_: [])
-        patch.setattr(overlap, "BOUND_SHARES", ())
         made = plan(*problem, overlap_sync=True)
     assert made.iteration_time <= made.data_parallel_iteration_time * (1 + 1e-12)
     assert made.iteration_time <= made.single_gpu_iteration_time * (1 + 1e-12)
@@ -149,10 +143,8 @@ def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(p
 @given(st.one_of(contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)), st.sampled_from(LIMITS))
 def test_no_assignment_is_below_a_bound(problem, limit):
     definition, costs = Definition(*problem), costs_of(*problem)
-    least = optimum(definition, limit)
-    for share in SHARES:
-        _, bound = bounding_plan(costs, definition.tree, limit, share)
-        assert bound <= least * (1 + ROUNDING)
+    _, bound = bounding_plan(costs, definition.tree, limit)
+    assert bound <= optimum(definition, limit) * (1 + ROUNDING)
 
 
 def test_a_branch_that_cannot_hide_its_all_reduce_stays_on_one_gpu():
@@ -372,17 +364,16 @@ def shaped(predecessors, input_bytes, parameter_bytes, forward, update=0.0):
     return make_profile(graph, measurements, (1, 2, 4), update), Cluster(4, "made by hand", 4, link, link), 4
 
 
-def bounds(problem):
-    definition, costs = Definition(*problem), costs_of(*problem)
-    return [bounding_plan(costs, definition.tree, None, share)[1] for share in SHARES]
+def bound_of(problem):
+    return bounding_plan(costs_of(*problem), Definition(*problem).tree, None)[1]
 
 
 def test_a_transfer_hides_an_all_reduce_in_backward_only():
-    """1 s of transfer forward, and 1 s back beside the last layer's 1 s of all-reduce: every bound is those 2 s."""
+    """1 s of transfer forward, and 1 s back beside the last layer's 1 s of all-reduce: the bound is those 2 s."""
     # All 4 samples are on one GPU, which sends two of them away, 10 bytes each.
     problem = shaped([(), (0,)], [(), (10,)], [0, 20], [{1: 0.001}, {2: 0.001}])
     assert check(problem, None)[0].iteration_time == pytest.approx(2.002)
-    assert bounds(problem) == pytest.approx([2.002] * len(SHARES))
+    assert bound_of(problem) == pytest.approx(2.002)
 
 
 def test_a_transfer_into_one_branch_is_compared_with_the_other_branch_pass_by_pass():
@@ -394,7 +385,7 @@ def test_a_transfer_into_one_branch_is_compared_with_the_other_branch_pass_by_pa
         [{1: 0.001}, {2: 0.001}, {1: 1, 2: 1}, {2: 0.001}],
     )
     made, _ = check(problem, None)
-    assert max(bounds(problem)) <= made.iteration_time
+    assert bound_of(problem) <= made.iteration_time
 
 
 @pytest.mark.parametrize("heavy", [1, 2])
@@ -410,7 +401,7 @@ def test_branches_all_reduce_concurrently_with_the_layer_before_them(heavy):
     problem = shaped([(), (0,), (0,), (1, 2)], [(), (0,), (0,), (0, 0)], sizes, times)
     made, definition = check(problem, None)
     assert optimum(definition, None) == pytest.approx(30.001)
-    assert max(bounds(problem)) <= 30.001 * (1 + ROUNDING)
+    assert bound_of(problem) <= 30.001 * (1 + ROUNDING)
     assert made.iteration_time in (pytest.approx(30.001), pytest.approx(40.001))
 
 
@@ -462,18 +453,5 @@ def test_a_core_that_waits_for_a_longer_branch_computes_all_reduces_for_nothing(
     problem = make_profile(graph, measurements, (1, 2, 4)), cluster, 4
     made, definition = check(problem, None)
     assert made.iteration_time == pytest.approx(13)
-    _, bound = bounding_plan(costs_of(*problem), definition.tree, None, 0.0)
+    _, bound = bounding_plan(costs_of(*problem), definition.tree, None)
     assert bound <= made.iteration_time * (1 + ROUNDING)
-
-
-@pytest.mark.parametrize("seed", range(40, 50))
-def test_the_claim_is_by_the_best_bound_of_all_shares(seed):
-    """Where not all partitions are tried, a bound may rise again after it fell from one share to the next."""
-    rng = random.Random(seed)
-    drawn = random_problem(rng, rng.randint(4, 14), 16)
-    costs, limit = costs_of(drawn.profile, drawn.cluster, drawn.global_batch), rng.choice([None, 1.5, 3.0])
-    found = overlap.search_overlapping(costs, limit)
-    tree = decompose([layer.predecessors for layer in costs.graph.layers])
-    for share in SHARES:
-        _, bound = bounding_plan(costs, tree, limit, share)
-        assert optimality_factor(found.optimality) <= max(overlap.PROVED, found.iteration_time / bound) + 1e-3

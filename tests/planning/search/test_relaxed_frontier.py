@@ -26,7 +26,7 @@ def frontier():
     link = Link(1e12, 0.0, "by hand")
     cluster = Cluster(2, "by hand", 2, link, link)
     costs = price(profile_from_times(graph, times, (1, 2, 4)), Network(cluster), 4, (1, 2))
-    return RelaxedSearch(replace(costs, overlap=False), decompose(EDGES), 0.0).frontier()
+    return RelaxedSearch(replace(costs, overlap=False), decompose(EDGES)).frontier()
 
 
 def test_all_ways_of_a_small_block_are_labels_and_their_sums_are_exact():
@@ -60,6 +60,6 @@ def test_between_two_plans_the_bound_is_that_of_labels_and_not_the_line_of_their
         profile_from_times(graph, times, (1, 2, 4)), Network(Cluster(4, "by hand", 4, link, link)), 4, (1, 2, 4)
     )
     tree = decompose([layer.predecessors for layer in graph.layers])
-    found = RelaxedSearch(replace(costs, overlap=False), tree, 0.0).frontier()
+    found = RelaxedSearch(replace(costs, overlap=False), tree).frontier()
     assert found.time[found.work <= 15][0] == pytest.approx(10, rel=2 * relaxed_frontier.GAP)
     assert found.time[found.work <= 18][0] == pytest.approx(8, rel=2 * relaxed_frontier.GAP)
