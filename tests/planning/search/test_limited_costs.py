@@ -40,15 +40,6 @@ def test_a_layer_that_ties_its_parameters_is_not_equal_to_one_that_does_not():
     assert prices.shape([1]) != prices.shape([2])
 
 
-@pytest.mark.parametrize("limit", [1.5, None])
-def test_transfers_that_count_less_are_permitted_as_before(limit):
-    costs = three_layers()
-    full, half = LimitedCosts(costs, limit), LimitedCosts(costs, limit, transfers=0.5)
-    assert (np.isfinite(full.edge(0, 1, SAME_START)[0]) == np.isfinite(half.edge(0, 1, SAME_START)[0])).all()
-    assert half.move(0, 1) == pytest.approx(full.move(0, 1) / 2)
-    assert half.own == pytest.approx(full.own)
-
-
 def test_layers_of_one_signature_differ_where_one_is_permitted_more():
     costs = three_layers()
     limited = LimitedCosts(costs, 1.0, least_room=np.array([[0.0], [0.0], [1.0]]))
