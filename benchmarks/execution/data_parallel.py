@@ -72,7 +72,9 @@ def compare(model: str, rounds: int, iterations: int) -> dict[str, object]:
         serialization.write(plan, folder / "plan.json")
         launcher.distribute_files(folder)
         for rank in range(plan.gpus):
-            group.start("rank").send("setup", rank=rank, ranks=plan.gpus, **asdict(launcher.worker_spec(rank)))
+            group.start("rank").send(
+                "setup", rank=rank, ranks=plan.gpus, fewer=(), **asdict(launcher.worker_spec(rank))
+            )
         group.collect("ready", 300, "while it started")
         group.send("compare", rounds=1, iterations=2, ways=WAYS)
         group.collect("done", 600, "while it warmed up")

@@ -4,7 +4,8 @@
     python benchmarks/execution/main.py slow -o slow.json            machines at 1 Gbit/s; needs root, ip and tc
 
 Layers, the optimizer's update and the network are measured on the same ranks first, and the plan is the fastest one for
-that. Both ways train the same batches in the same processes, interleaved.
+that. All ways train the same batches in the same processes, interleaved. DDP is measured on all ranks and on fewer, by
+powers of two: the baseline is the fastest, as a user would pick it.
 """
 
 import argparse
@@ -39,16 +40,20 @@ NETWORK_SECONDS = 20.0
 
 
 def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
-    """Both ways, interleaved, on the ranks of a launcher."""
+    """All ways, interleaved, on the ranks of a launcher."""
+    fewer = [2**power for power in range(plan.gpus.bit_length()) if 2**power < plan.gpus]
+    ways = ["ddp", *(f"ddp on {count}" for count in fewer), "plan", "unmonitored"]
     with private_folder() as folder, RankGroup(launcher) as group:
         serialization.write(plan, folder / "plan.json")
         launcher.distribute_files(folder)
         for rank in range(plan.gpus):
-            group.start("rank").send("setup", rank=rank, ranks=plan.gpus, **asdict(launcher.worker_spec(rank)))
+            group.start("rank").send(
+                "setup", rank=rank, ranks=plan.gpus, fewer=fewer, **asdict(launcher.worker_spec(rank))
+            )
         group.collect("ready", 300, "while it started")
-        group.send("compare", rounds=1, iterations=2)
+        group.send("compare", rounds=1, iterations=2, ways=ways)
         group.collect("done", 300, "while it warmed up")
-        group.send("compare", rounds=rounds, iterations=iterations)
+        group.send("compare", rounds=rounds, iterations=iterations, ways=ways)
         answers = group.collect("done", 600, "while it trained")
     return row(plan, answers, rounds)
 
@@ -61,6 +66,10 @@ def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
         if way != "event"
     }
     losses = {way: sum(answer[way]["losses"][-1] for answer in answers) for way in seconds}
+    predicted = {f"ddp on {one.gpus}": one.seconds for one in plan.comparison.data_parallel}
+    predicted["ddp"] = predicted.pop(f"ddp on {plan.gpus}")
+    ddp = {way: quartiles(times) for way, times in seconds.items() if way.startswith("ddp")}
+    best = min(ddp, key=lambda way: statistics.fmean(seconds[way]))
     spans = [{"spans": answer["plan"]["spans"]} for answer in answers]
     idle = []
     for iteration, duration in enumerate(seconds["plan"]):
@@ -73,12 +82,12 @@ def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
         "global_batch": plan.global_batch,
         "ranks": plan.gpus,
         "gpus_of_layers": [layer.gpu_count for layer in plan.layers],
-        "ddp": quartiles(seconds["ddp"]),
-        "ddp_predicted": plan.data_parallel_iteration_time,
+        "ddp": ddp,
+        "ddp_predicted": {way: predicted[way] for way in ddp},
         "plan": quartiles(seconds["plan"]),
         "plan_predicted": plan.iteration_time,
-        "gain": measured_gain(seconds["ddp"], seconds["plan"], rounds),
-        "gain_predicted": plan.data_parallel_iteration_time / plan.iteration_time,
+        "gain": measured_gain(seconds[best], seconds["plan"], rounds),
+        "gain_predicted": plan.comparison.gain,
         "update_predicted": plan.update_time,
         "sync_computing": plan.sync_computing,
         "idle": quartiles(idle),
@@ -213,8 +222,8 @@ def main() -> None:
 def table(rows: list[dict]) -> str:
     """Medians (quartiles) in milliseconds, and how far predictions are from them."""
     columns = (
-        *("model", "batch on ranks", "DDP, ms", "predicted", "plan, ms", "predicted"),
-        *("DDP / plan", "predicted", "sign", "cost of the spans", "idle", "predicted"),
+        *("model", "batch on ranks", "DDP on all, ms", "predicted", "DDP on fewer, ms", "predicted"),
+        *("plan, ms", "predicted", "fastest DDP / plan", "predicted", "sign", "cost of the spans", "idle", "predicted"),
     )
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for found in rows:
@@ -222,7 +231,9 @@ def table(rows: list[dict]) -> str:
         cells = (
             found["model"],
             f"{found['global_batch']} on {found['ranks']}",
-            *(cell for way in ("ddp", "plan") for cell in against(found[way], found[f"{way}_predicted"])),
+            *against(found["ddp"]["ddp"], found["ddp_predicted"]["ddp"]),
+            *fewer_cells(found),
+            *against(found["plan"], found["plan_predicted"]),
             f"{gain:.2f}{'' if half_width is None else f' ± {half_width:.2f}'}",
             f"{found['gain_predicted']:.2f}",
             sign(gain, half_width, found["gain_predicted"]),
@@ -232,6 +243,13 @@ def table(rows: list[dict]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def fewer_cells(found: dict) -> tuple[str, str]:
+    """DDP on the fewer ranks on which it is fastest."""
+    way = min((way for way in found["ddp"] if way != "ddp"), key=lambda way: found["ddp"][way][1])
+    measured, predicted = against(found["ddp"][way], found["ddp_predicted"][way])
+    return f"{measured} on {way.rpartition(' ')[2]}", predicted
 
 
 def against(measured: list[float], predicted: float) -> tuple[str, str]:

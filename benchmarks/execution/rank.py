@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,12 +36,11 @@ def sgd(parameters):
 
 
 class Comparison:
-    """Ways of training: by DDP; by a plan; by the same plan, whose spans nobody notes.
+    """Ways of training: by DDP; by a plan; by the same plan, whose spans nobody notes (``unmonitored``).
 
-    A way may add where its rank runs: ``pinned`` to its core, as by default, or on ``any core``.
+    DDP is on all ranks, or on the first ones, as in ``ddp on 1``. A way may add where its rank runs: ``pinned`` to its
+    core, as by default, or on ``any core``.
     """
-
-    WAYS = ("ddp", "plan", "unmonitored")
 
     def __init__(self, setup):
         self.rank = setup["rank"]
@@ -61,13 +61,21 @@ class Comparison:
                 Training(optimizer=sgd, synchronise_batch_norm=False),
                 overlap_sync=plan.overlap_sync,
             )
-            # As in Trainer, each rank's BatchNorm keeps statistics of its own.
-            self.ddp = DistributedDataParallel(load_model(plan.model, 0).train(), broadcast_buffers=False)
+            self.ddp = {count: self.data_parallel(plan, count) for count in (*setup["fewer"], setup["ranks"])}
         self.noted = self.trainer.span
-        self.optimizer = sgd(self.ddp.parameters())
-        self.shard = Layout(tuple(range(setup["ranks"])), plan.global_batch).shard(self.rank)
         self.cores = {"pinned": os.sched_getaffinity(0), "any core": range(os.cpu_count())}
         self.done = defaultdict(int)
+
+    def data_parallel(self, plan, count):
+        """The model, its optimizer and this rank's samples; all ranks have to make the group."""
+        group = dist.new_group(range(count))
+        if self.rank >= count:
+            return None
+        model = load_model(plan.model, 0).train()
+        if count > 1:
+            # As in Trainer, each rank's BatchNorm keeps statistics of its own.
+            model = DistributedDataParallel(model, process_group=group, broadcast_buffers=False)
+        return model, sgd(model.parameters()), Layout(tuple(range(count)), plan.global_batch).shard(self.rank)
 
     def unnoted(self, *_):
         return contextlib.nullcontext()
@@ -75,13 +83,16 @@ class Comparison:
     def by_plan(self, iteration):
         return self.trainer.iterate([lambda samples: self.task.shard(iteration, samples.start, samples.stop)])
 
-    def by_ddp(self, iteration):
-        inputs, targets = self.task.shard(iteration, self.shard.start, self.shard.stop)
-        loss = torch.nn.functional.cross_entropy(self.ddp(inputs), targets)
+    def by_ddp(self, iteration, count):
+        if self.ddp[count] is None:
+            return 0.0
+        model, optimizer, shard = self.ddp[count]
+        inputs, targets = self.task.shard(iteration, shard.start, shard.stop)
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach()) * len(self.shard) / self.task.batch
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss.detach()) * len(shard) / self.task.batch
 
     def compare(self, rounds, iterations, ways):
         """Per way: seconds of every iteration, of every update, losses, and idle time."""
@@ -89,12 +100,14 @@ class Comparison:
         for _ in range(rounds):
             for way in ways:
                 training, _, where = way.partition(", ")
+                training, _, count = training.partition(" on ")
+                train = partial(self.by_ddp, count=int(count or max(self.ddp))) if training == "ddp" else self.by_plan
                 os.sched_setaffinity(0, self.cores[where or "pinned"])
                 dist.barrier()
                 self.trainer.span = self.unnoted if way == "unmonitored" else self.noted
                 for _ in range(iterations):
                     started = time.perf_counter()
-                    loss = (self.by_ddp if training == "ddp" else self.by_plan)(self.done[way])
+                    loss = train(self.done[way])
                     found[way]["seconds"].append(time.perf_counter() - started)
                     found[way]["losses"].append(loss)
                     found[way]["spans"].append(self.trainer.spans if way == "plan" else [])
@@ -107,9 +120,7 @@ def main():
     comparison = Comparison(commands.next())
     commands.answer("ready")
     while (message := commands.next())["command"] != "exit":
-        commands.answer(
-            "done", **comparison.compare(message["rounds"], message["iterations"], message.get("ways", comparison.WAYS))
-        )
+        commands.answer("done", **comparison.compare(message["rounds"], message["iterations"], message["ways"]))
     dist.destroy_process_group()
 
 

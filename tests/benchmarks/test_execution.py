@@ -43,8 +43,8 @@ def test_a_row_states_the_error_of_both_predictions(execution):
         "model": "tiny",
         "global_batch": 16,
         "ranks": 2,
-        "ddp": [0.19, 0.2, 0.21],
-        "ddp_predicted": 0.18,
+        "ddp": {"ddp": [0.19, 0.2, 0.21], "ddp on 1": [0.29, 0.3, 0.31]},
+        "ddp_predicted": {"ddp": 0.18, "ddp on 1": 0.36},
         "plan": [0.09, 0.1, 0.11],
         "plan_predicted": 0.11,
         "unmonitored": [0.1, 0.1, 0.1],
@@ -54,5 +54,6 @@ def test_a_row_states_the_error_of_both_predictions(execution):
         "idle_predicted": 0.25,
     }
     row = execution.table([found]).splitlines()[-1]
-    assert row.startswith("| tiny | 16 on 2 | 200 (190 … 210) | 180 (-10 %) | 100 (90 … 110) | 110 (+10 %) |")
+    ddp = "200 (190 … 210) | 180 (-10 %) | 300 (290 … 310) on 1 | 360 (+20 %)"
+    assert row.startswith(f"| tiny | 16 on 2 | {ddp} | 100 (90 … 110) | 110 (+10 %) |")
     assert "| 2.00 ± 0.10 | 1.64 | right |" in row
