@@ -13,8 +13,8 @@ nor, since one group's forward pass and another one's backward pass may be the l
 
     max least F + max least (T - F) + sum X.
 
-The second bound is the better one where forward and backward scale differently, as measured layers do. It takes
-longer to compute than the first one, and is computed only where that one does not suffice.
+The search takes the first one, which is known sooner. The second one bounds each number of a label by itself
+(``least_of``), and blocks side by side in the flow shop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -151,9 +151,7 @@ def _rows(bounds: Sequence[Floats]) -> Floats:
 class BlockBounds:
     """Branches between a fork and a join on one group of GPUs, with their bounds."""
 
-    def __init__(
-        self, branches: StackedBranches, division: PartitionSet, slots: Integers, join: Join, *, least_time: float
-    ) -> None:
+    def __init__(self, branches: StackedBranches, division: PartitionSet, slots: Integers, join: Join) -> None:
         """Finds the first bound.
 
         Args:
@@ -161,7 +159,6 @@ class BlockBounds:
             division: partitions of the GPUs among the branches.
             slots: which of the branches' groups each of the division's is.
             join: their join.
-            least_time: seconds that the layers of the branches take at least on all GPUs together.
         """
         self.branches, self.division, self.join = branches.bounds, division, join
         self.own: Floats = join.seconds.sum(axis=0)
@@ -177,7 +174,6 @@ class BlockBounds:
         arriving = self._over_groups(branches.least, np.add)
         summed = self._over_groups(branches.additive, np.add) if branches.priced else arriving
         longest = self._over_groups(branches.excess, np.maximum)
-        longest[division.tried :] = np.maximum(longest[division.tried :], least_time)
         time = longest + summed + self.own
         permitted = (time < NEVER / 2) & (arriving <= join.slack)
         self.time: Floats = np.where(permitted, time, np.inf)
@@ -203,12 +199,6 @@ class BlockBounds:
         """Returns (fork, join) of one number of labels what no way can beat, in any partition."""
         least: Floats = np.where(np.isfinite(self.time), self._least_of(number), np.inf).min(axis=0)
         return least
-
-    @cached_property
-    def sharp_time(self) -> Floats:
-        """(partition, fork, join) the larger one of both bounds."""
-        larger: Floats = np.maximum(self.time, sum(map(self._least_of, (FORWARD, BACKWARD, WORK))))
-        return larger
 
     def _least_of(self, number: int) -> Floats:
         """Returns (partition, fork, join) of one number of labels what no way can beat, in each partition."""

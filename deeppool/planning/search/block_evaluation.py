@@ -1,8 +1,7 @@
 """Exact cost of a block between one GPU count of its fork and one of its join.
 
 Of the partitions whose lower bound is below the best time so far, first each branch's fastest plans are tried. Where
-that leaves a gap between bound and time, sharper bounds follow, and all plans that trade forward for backward, within a
-budget.
+that leaves a gap between bound and time, all plans follow that trade forward for backward, within a budget.
 """
 
 import math
@@ -14,7 +13,6 @@ from deeppool.costs.table import Floats
 from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds
 from deeppool.planning.search.labels import EMPTY_PLAN, INFEASIBLE, Choice, Labels, PartialPlan, concatenated, label_of
 from deeppool.planning.search.limited_costs import ROUNDING
-from deeppool.planning.search.pareto import efficient_rows
 from deeppool.planning.search.shortest_path import Budget, ExhaustedError
 
 MOST_TRIED = 2
@@ -37,18 +35,16 @@ class BlockEvaluation:
         order = self.bounds[: block.division.tried].argsort(kind="stable").tolist()
         self.order = [index for index in order if self.bounds[index] < math.inf]
         """Partitions to try that can be at all, by their bounds."""
-        self._stairs: dict[int, tuple[Floats, Floats]] = {}
 
     def best(self) -> tuple[PartialPlan, float]:
         """Returns the best way found, and what none can beat."""
         best, cap = concatenated([]), math.inf
         few = MOST_TRIED if self.budget.exhausted else len(self.order)
         for thorough in (False, True) if self.block.exact and not self.budget.exhausted else (False,):
-            self._stairs = {}
             for number, index in enumerate(self.order):
                 if number >= few and best.plans:
                     break
-                if self._is_ruled_out(index, cap * (1 - ROUNDING), thorough=thorough):
+                if self.bounds[index] >= cap * (1 - ROUNDING):
                     continue
                 try:
                     ways = self._within(index, cap, self.slack, thorough=thorough)
@@ -61,7 +57,6 @@ class BlockEvaluation:
                     best, cap = ways.keep(np.array([ways.time.argmin()])), least
         if not best.plans:
             return INFEASIBLE, math.inf if self.block.exact else float(self.block.lower[self.before, self.after])
-        self._sharpen_untried(cap * (1 - ROUNDING))
         lower = min(cap, float(self.bounds.min())) + self.own
         found = self.joined(best)
         (forward, backward, added, _), (parts,) = found.values[:, 0].tolist(), found.plans
@@ -83,45 +78,6 @@ class BlockEvaluation:
         layer = self.block.join.layer
         choice = () if layer is None else (Choice(layer, self.after, 0),)
         return Labels(np.concatenate([values, moved[None] * 0]), [(*plan, *choice) for plan in ways.plans])
-
-    def _sharpen_untried(self, cap: float) -> None:
-        """Finds better bounds of partitions that are not tried, as far as the least of them rises."""
-        tried = self.block.division.tried
-        untried, least = self.bounds[tried:], -math.inf
-        while untried.min(initial=cap) > least and (least := float(untried.min(initial=cap))) < cap:
-            self._is_ruled_out(tried + int(untried.argmin()), cap, thorough=False)
-
-    def _is_ruled_out(self, index: int, cap: float, *, thorough: bool) -> bool:
-        """Whether no way in a partition is within the cap, with better bounds where these do not decide."""
-        if self.bounds[index] < cap:
-            self.bounds[index] = max(self.bounds[index], self._relaxed(index))
-        if self.bounds[index] < cap and thorough:
-            sharp = float(self.block.sharp_time[index, self.before, self.after]) - self.own
-            self.bounds[index] = max(self.bounds[index], sharp)
-        return bool(self.bounds[index] >= cap)
-
-    def _relaxed(self, index: int) -> float:
-        """Returns a tighter bound of one partition: max T + sum X, whatever the split into forward and backward."""
-        stairs = [self._stair(kind) for kind in self.block.division.used[index].tolist()]
-        if not all(len(times) for times, _ in stairs):
-            return math.inf
-        times = np.concatenate([times for times, _ in stairs])
-        times = times[times >= max(times[0] for times, _ in stairs)]
-        moved = sum(moved[np.searchsorted(steps, times, side="right") - 1] for steps, moved in stairs)
-        return float((times + moved)[moved <= self.slack].min(initial=math.inf))
-
-    def _stair(self, kind: int) -> tuple[Floats, Floats]:
-        """Returns the bounds of T and X of all branches of a group, T ascending and X descending."""
-        if kind not in self._stairs:
-            time = moved = np.zeros(1)
-            members, slot = (*self.block.lanes, ((), 0))[kind]
-            for branch in (self.block.branches[member] for member in members):
-                more, further, _ = branch.ends(branch.path.lower, slot, self.before, self.after)
-                time, moved = np.add.outer(time, more).ravel(), np.add.outer(moved, further).ravel()
-                rows = efficient_rows(None, time, moved)
-                time, moved = time[rows], moved[rows]
-            self._stairs[kind] = time, moved
-        return self._stairs[kind]
 
     def _within(self, index: int, cap: float, slack: float, *, thorough: bool) -> Labels:
         """Returns ways through the branches in one partition, within the cap and the slack."""

@@ -203,10 +203,9 @@ class BlockSolver:
         entries, behind = tuple(entry for entry, _ in numbers), tuple(exit_ for _, exit_ in numbers)
         branches = [self._branch(branch, fork, join, entries, behind, most) for branch in block.branches]
         stacked = StackedBranches(branches)
-        least_times = self._least_times(block, [width for (width, _), _ in ends])
         return [
-            BlockBounds(stacked, division, np.array([numbers[each] for each in its]), meeting, least_time=least_time)
-            for division, its, meeting, least_time in zip(divisions, inside, meetings, least_times, strict=True)
+            BlockBounds(stacked, division, np.array([numbers[each] for each in its]), meeting)
+            for division, its, meeting in zip(divisions, inside, meetings, strict=True)
         ]
 
     def _join(self, block: ParallelBlock, fork: int, join: int, entry: Locality, *, contained: bool) -> Join:
@@ -255,12 +254,6 @@ class BlockSolver:
             self._paths[key] = PathTable(self._steps_of(series, fork, slots), self.fits(slots), self.budget), layers[0]
         path, first = self._paths[key]
         return path, layers[0] - first
-
-    def _least_times(self, block: ParallelBlock, widths: Sequence[int]) -> list[float]:
-        """Returns per width of a group the seconds that the layers of the branches compute at least on all its GPUs."""
-        layers, counts = [*layers_of(block)], np.array(self.counts)
-        works = (self.prices.own[layers] - self.prices.added[layers]) * counts
-        return [float(works[:, counts <= width].min(axis=1).sum()) / width for width in widths]
 
     def fits(self, slots: tuple[GroupShape, ...]) -> Floats:
         """Returns (S, 1, K) 0 where a GPU count fits into a slot, else inf."""

@@ -69,7 +69,6 @@ def least_seconds(definition, position, limits):
 
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails", pytest.param("one pass", marks=pytest.mark.stress)])
 def test_no_assignment_takes_less_than_its_bounds(shape):
-    raised = 0
     for number in range(GRAPHS):
         rng = random.Random(f"bounds {shape} {number}")
         drawn = {"shape": shape, "most_per_node": 4}
@@ -81,22 +80,18 @@ def test_no_assignment_takes_less_than_its_bounds(shape):
             least = least_seconds(definition, position, LIMITS)
             for limit, each in product(LIMITS, PRICES):
                 crossing = solved_block(definition, position, limit, each)
-                first, second = crossing.lower, crossing.sharp_time.min(axis=0)
-                assert (second >= first).all()
-                raised += (second > first * (1 + 1e-9)).any()
-                for before, after in product(*map(range, first.shape)):
+                for before, after in product(*map(range, crossing.lower.shape)):
                     numbers = (crossing.least_of(number)[before, after] for number in range(3))
-                    bounds = np.array([second[before, after], *numbers])
+                    bounds = np.array([crossing.lower[before, after], *numbers])
                     best = least[limit, each, before, after]
                     # A pass is a difference of sums, so it is as exact as the sum is.
                     assert (bounds <= best + 1e-12 * best[0]).all(), (number, limit, before, after)
-    assert raised > GRAPHS / 20
 
 
 def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_other():
     """Two branches on a GPU each: 10 ms forward only, 8 ms backward only. The fork and the join take next to no time.
 
-    The longer one takes 10 ms, and so do both at least. But forward takes 10 ms and then backward 8 ms.
+    The longer one takes 10 ms, which bounds both. But forward takes 10 ms and then backward 8 ms: each has its bound.
     One after the other they take as long.
     """
     graph = make_graph([(), (0,), (0,), (1, 2)])
@@ -107,10 +102,8 @@ def test_a_branch_that_goes_forward_and_one_that_goes_backward_do_not_pass_each_
     ]
     definition = Definition(make_profile(graph, constant, BATCH_SIZES), Cluster(2), 2)
     crossing = solved_block(definition, 1, None)
-    arrangements = crossing.division.arrangements
-    for lanes, first in zip(arrangements, crossing.time[:, 0, 0], strict=True):
+    for lanes, first in zip(crossing.division.arrangements, crossing.time[:, 0, 0], strict=True):
         assert first == pytest.approx(18e-3 if len(lanes) == 1 else 10e-3, abs=1e-4)
-    assert crossing.sharp_time[:, 0, 0] == pytest.approx(np.full(len(arrangements), 18e-3), abs=1e-4)
     assert [crossing.least_of(number)[0, 0] for number in range(3)] == pytest.approx([10e-3, 8e-3, 0.0], abs=1e-4)
 
 

@@ -16,7 +16,6 @@ import pytest
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
-from deeppool.planning.search.block_bounds import BlockBounds
 from deeppool.planning.search.shortest_path import PathTable
 from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
@@ -351,27 +350,19 @@ def proofs(monkeypatch):
     return calls
 
 
-@pytest.fixture(params=[True, False], ids=["sharp", "blunt"])
-def sharp(request, monkeypatch):
-    """Whether bounds treat forward and backward separately; if so, little is left to prove."""
-    if not request.param:
-        monkeypatch.setattr(BlockBounds, "sharp_time", property(lambda self: self.time))
-    return request.param
-
-
-def test_optimum_is_proved_where_plans_trade_forward_for_backward(sharp, proofs):
+def test_optimum_is_proved_where_plans_trade_forward_for_backward(proofs):
     graphs = 0
     for number in range(ONE_PASS_GRAPHS):
         before = proofs["begun"]
         compare(*one_pass_optima(number), claims=is_exact)
         graphs += proofs["begun"] > before
-    assert sharp or graphs > ONE_PASS_GRAPHS / 20
+    assert graphs > ONE_PASS_GRAPHS / 20
 
 
 @pytest.mark.parametrize("pairs", [0, 10])
-def test_a_search_that_stops_its_proof_early_states_its_bound(pairs, sharp, monkeypatch):
+def test_a_search_that_stops_its_proof_early_states_its_bound(pairs, monkeypatch):
     monkeypatch.setattr(parallel_block, "MOST_PAIRS", pairs)
     seen = Counter()
     for number in range(ONE_PASS_GRAPHS):
         seen.update(compare(*one_pass_optima(number)))
-    assert sharp or seen["bound"] > ONE_PASS_GRAPHS / 40
+    assert seen["bound"] > ONE_PASS_GRAPHS / 40
