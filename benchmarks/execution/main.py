@@ -2,6 +2,7 @@
 
     python benchmarks/execution/main.py loopback -o loopback.json    two ranks of this machine, a core each
     python benchmarks/execution/main.py slow -o slow.json            machines at 1 Gbit/s; needs root, ip and tc
+    python benchmarks/execution/main.py threads -o threads.json      no ranks: one process on all cores
 
 Layers, the optimizer's update and the network are measured on the same ranks first, and the plan is the fastest one for
 that. All ways train the same batches in the same processes, interleaved. DDP is measured on all ranks and on fewer, by
@@ -15,21 +16,26 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from machines import SUBNET, launcher, machines
+from rank import sgd
 
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, find_cluster
 from deeppool.execution.measurements import iteration_spans
+from deeppool.graph.models.workloads import load_model
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.confidence_interval import confidence_half_width
+from deeppool.training.synthetic_task import SyntheticTask
 
 HERE = Path(__file__).parent
 LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
@@ -136,6 +142,36 @@ def slow(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str,
             yield compare(planned(profile, cluster, batch), launcher, arguments.rounds, arguments.iterations)
 
 
+def threads(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Plain PyTorch, whose operators use all cores of this machine, on the batches of ``loopback``."""
+    for model in models:
+        shape, batch = LOOPBACK[model]
+        network = load_model(model, 0).train()
+        task = SyntheticTask(dp.capture(model, shape), batch, 0)
+        optimizer = sgd(network.parameters())
+        seconds = []
+        for iteration in range(2 + arguments.rounds * arguments.iterations):
+            inputs, targets = task.shard(iteration, 0, batch)
+            started = time.perf_counter()
+            torch.nn.functional.cross_entropy(network(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            seconds.append(time.perf_counter() - started)
+        yield {"model": model, "global_batch": batch, "threads": torch.get_num_threads(), "seconds": seconds[2:]}
+
+
+def threads_table(rows: list[dict]) -> str:
+    lines = ["| model | batch | threads | ms |", "|---" * 4 + "|"]
+    for found in rows:
+        low, median, high = (1e3 * value for value in quartiles(found["seconds"]))
+        cells = (
+            *(str(found[key]) for key in ("model", "global_batch", "threads")),
+            f"{median:.0f} ({low:.0f} … {high:.0f})",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def planned(profile: Profile, cluster: Cluster, batch: int) -> Plan:
     plan = dp.plan(profile, cluster, batch, gpu_counts="all")
     print(profile.explain(), cluster.measured.table(), plan.explain(), sep="\n\n", file=sys.stderr)
@@ -197,7 +233,7 @@ def measured_cluster(count: int, folder: Path) -> Cluster:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=("loopback", "slow"))
+    parser.add_argument("network", choices=("loopback", "slow", "threads"))
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for the table")
     parser.add_argument("--models", nargs="+", help="some of those with a size here; default: all")
     parser.add_argument("--gigabits", type=float, default=1.0, help="per second, between the slow machines")
@@ -210,13 +246,14 @@ def main() -> None:
     # The ranks import the script beside this one.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
-    run, sizes = {"loopback": (loopback, LOOPBACK), "slow": (slow, SLOW)}[arguments.network]
+    ways = {"loopback": (loopback, LOOPBACK), "slow": (slow, SLOW), "threads": (threads, LOOPBACK)}
+    run, sizes = ways[arguments.network]
     models = arguments.models or list(sizes)
     rows = []
     for found in run(models, arguments):
         rows.append(found)
         serialization.write_text(json.dumps(rows, indent=1), arguments.output)
-    print(table(rows))
+    print(threads_table(rows) if arguments.network == "threads" else table(rows))
 
 
 def table(rows: list[dict]) -> str:
