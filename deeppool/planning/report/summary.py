@@ -17,11 +17,13 @@ def summarise(plan: Plan) -> str:
 
 def _speed(plan: Plan) -> str:
     against = plan.comparison
-    change = against.gain - 1
-    if abs(change) < 0.005:
+    longer = 1 / against.gain - 1
+    if abs(longer) < 0.005:
         compared = "as fast as"
+    elif longer < 0:
+        compared = f"{_ratio(against.gain - 1)} faster than"
     else:
-        compared = f"{_ratio(abs(change))} {'faster' if change > 0 else 'slower'} than"
+        compared = f"{_percent(longer)} longer than" if longer < 1 else f"{1 + longer:.3g}× as long as"
     used = plan.gpu_seconds / against.fastest.gpu_seconds
     return (
         f"{plan.model} at global batch {plan.global_batch} on {format_count(plan.gpus, 'GPU')} ({plan.cluster.name}) "

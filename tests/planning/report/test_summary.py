@@ -47,9 +47,9 @@ def test_what_is_compared_with_data_parallelism_has_its_time_and_the_right_direc
     assert f"DDP ({format_seconds(fastest)}" in text
     fewer = [count for count, seconds in on.items() if seconds < on[cluster.gpus] * (1 - 1e-9)]
     assert (f", where it is fastest, {format_seconds(on[cluster.gpus])} on all)" in text) is bool(fewer)
-    ratio = fastest / made.iteration_time
-    word = "as fast as" if abs(ratio - 1) < 0.005 else "faster than" if ratio > 1 else "slower than"
-    assert word in text
+    longer = made.iteration_time / fastest - 1
+    slow = "longer than" if longer < 1 else "as long as"
+    assert ("as fast as" if abs(longer) < 0.005 else "faster than" if longer < 0 else slow) in text
 
 
 def test_rare_gpu_counts_are_listed_together():
@@ -64,3 +64,7 @@ def test_a_plan_that_is_much_slower_or_faster_is_given_as_a_multiple():
     slow = plan_of(layer("conv", 1, forward=9.0), gpus=2)
     object.__setattr__(slow, "data_parallel_iteration_time", 27.0)
     assert "3× faster than data parallelism (27 s)" in summarise(slow)
+    object.__setattr__(slow, "data_parallel_iteration_time", 6.0)
+    assert "50 % longer than data parallelism (6 s)" in summarise(slow)
+    object.__setattr__(slow, "data_parallel_iteration_time", 3.0)
+    assert "3× as long as data parallelism (3 s)" in summarise(slow)
