@@ -21,10 +21,13 @@ def show_files(
 ) -> None:
     """Show records: plans, profiles, runs, trainings, simulations and all other files of deeppool.
 
+    A run or a training beside its plan is judged by what the plan says of DDP.
+
     Example: `deeppool show plan.json run.json --html report.html`
     """
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
+    from deeppool.planning.plan import Plan
     from deeppool.records.files import load
 
     records = [load(path) for path in files]
@@ -32,8 +35,17 @@ def show_files(
         documents = [serialization.to_json(record) for record in records]
         print(json.dumps(documents[0] if len(documents) == 1 else {"records": documents}), flush=True)
     else:
-        headings = [f"{path}:\n" if len(files) > 1 else "" for path in files]
-        texts = [heading + text_with_card(record) for heading, record in zip(headings, records, strict=True)]
+        # Each plan has a time of its own, which its run repeats.
+        plans: dict[tuple[str | None, float | None], tuple[Plan | None, str]] = {
+            (record.model, record.iteration_time): (record, str(path))
+            for path, record in zip(files, records, strict=True)
+            if isinstance(record, Plan)
+        }
+        texts = []
+        for path, record in zip(files, records, strict=True):
+            ran = getattr(record, "model", None), getattr(record, "plan_iteration_time", None)
+            text = text_with_card(record, *plans.get(ran, (None, "plan.json")))
+            texts.append(f"{path}:\n{text}" if len(files) > 1 else text)
         print("\n\n".join(texts), flush=True)
     if html is not None:
         from deeppool.figures.record_page import record_page

@@ -94,6 +94,21 @@ def test_show_prints_every_record_and_writes_a_page_that_loads_nothing(files: Pa
     assert [record["format"] for record in both["records"]] == ["deeppool/plan", "deeppool/run"]
 
 
+def test_a_run_is_judged_by_its_plan_where_both_are_shown(files: Path, tmp_path: Path) -> None:
+    made, run = dp.load(files / "plan.json"), dp.load(files / "slow.json")
+    seconds = made.iteration_time
+    run = replace(run, model=made.model, ranks=made.gpus, plan_iteration_time=seconds, plan_update_time=seconds / 10)
+    dp.save(run, tmp_path / "run.json")
+    assert "DDP was not measured" in command("show", tmp_path / "run.json").stdout
+    both = command("show", files / "plan.json", tmp_path / "run.json").stdout
+    assert "DDP was not measured" not in both
+    assert f"is predicted to take {made.comparison.gain:.2f} times as long as the plan" in both
+    assert f"deeppool replan {files / 'plan.json'} PROFILE RUN" in both
+    # Another plan's prediction says nothing of it.
+    dp.save(replace(run, plan_iteration_time=2 * seconds), tmp_path / "run.json")
+    assert "DDP was not measured" in command("show", files / "plan.json", tmp_path / "run.json").stdout
+
+
 def test_show_refuses_a_file_of_another_kind_before_it_writes(files: Path, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"format": "another"}')
     assert "is it a file of deeppool?" in refused("show", tmp_path / "other.json", "--html", tmp_path / "page.html")
