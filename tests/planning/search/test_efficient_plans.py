@@ -75,6 +75,16 @@ def shortfall_in_both(points, every):
     return max(min(max(point[0] / time, point[1] / work) for point in points) for time, work in every)
 
 
+def test_no_plan_is_bounded_below_the_fastest_one_where_all_reduces_decide():
+    """Two layers take 8 ms on one GPU; on two they take 4, and sum gradients for 10, of which little is hidden."""
+    graph = make_graph([(), (0,)], [(), (0,)], [5 * 10**6, 5 * 10**6])
+    link = Link(1e9, 0.0, "by hand")
+    problem = profile_from_times(graph, [lambda b: 1e-3 * b] * 2, (1, 2, 4)), Cluster(2, "by hand", 2, link, link), 4
+    found = efficient_plans(costs_of(*problem))
+    assert found.relaxed.time[0] < found.fastest * (1 - 1e-3)
+    assert found.bound(math.inf) == found.corners()[0].min() == found.fastest
+
+
 @examples(60)
 @given(PROBLEMS)
 def test_no_plan_is_faster_than_the_frontier_by_more_than_its_factor(problem):
