@@ -102,8 +102,9 @@ def _collocated(finding: Finding, measured: MeasuredWays | None, run: RunRecord)
     if measured is None or plan is None:
         found = collocation_of(run)
     else:
-        speed, error = measured.gain(plan)
-        found = collocation_of(run, speed=speed, error=error, over=measured.ways[0].name)
+        over = _baseline(plan, measured)
+        speed, error = measured.gain(plan, over)
+        found = collocation_of(run, speed=speed, error=error, over=over)
     why = f"{found.why}; {finding.evidence}"
     return TechniqueVerdict(
         finding.technique, finding.gain, found.total, found.half_width, found.verdict, why, finding.next_step

@@ -73,6 +73,16 @@ def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
     assert {one.verdict for one in verdicts(advice)} == {"unknown"}
 
 
+def test_a_way_has_to_beat_one_rank_alone_where_that_is_the_faster_baseline() -> None:
+    record = measured()
+    fast = replace(record.ways[1], control="one rank")
+    alone = MeasuredWay("one rank", (0.4, 0.4, 0.45, 0.45), 8)
+    found = verdicts(predicted(), replace(record, ways=(record.ways[0], alone, fast)))
+    judged = next(one for one in found if one.technique == "ordered transfers")
+    assert judged.verdict == "no"
+    assert "times the samples per second of one rank" in judged.why
+
+
 def test_what_is_within_its_interval_shows_no_difference() -> None:
     noisy = MeasuredWay("<fast>", (0.5, 0.5, 1.1, 1.1), 8, technique="ordered transfers")
     record = measured()
@@ -138,17 +148,29 @@ def test_waves_of_a_rank_have_rows_of_their_own() -> None:
 @pytest.mark.processes
 def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     so_far: list[MeasuredWays] = []
-    ways = ["DDP", "majority", "crossover", "two waves", "rotating partitions", "1F1B pipeline", "GPipe pipeline"]
+    ways = [
+        "DDP",
+        "one rank",
+        "majority",
+        "crossover",
+        "two waves",
+        "rotating partitions",
+        "1F1B pipeline",
+        "GPipe pipeline",
+    ]
     found = dp.compare_techniques(
         make_job(), global_batch=8, ways=ways, repetitions=2, rounds=2, late=0.01, on_record=so_far.append
     )
     assert [way.name for way in found.ways] == ways
     assert [one.repetitions for one in so_far] == [1, 2]
     # Rounds without an order have one mean of each repetition.
-    assert [len(way.seconds) for way in found.ways] == [4, 2, 4, 4, 4, 4, 4]
+    assert [len(way.seconds) for way in found.ways] == [4, 4, 2, 4, 4, 4, 4, 4]
     # One rank is late in each step, so whoever waits for it takes as long.
     assert min(found.way("DDP").seconds) > 0.01
-    assert [way.samples for way in found.ways] == [8, 8, 16, 8, 8, 8, 8]
+    assert [way.samples for way in found.ways] == [8, 8, 8, 16, 8, 8, 8, 8]
+    alone = found.way("one rank").timeline
+    assert alone is not None
+    assert {span.gpu for span in alone.spans if span.kind in ("forward", "backward")} == {0}
     waves, partitions = found.way("two waves").timeline, found.way("rotating partitions").timeline
     assert waves is not None and partitions is not None
     assert {span.gpu % 2 for span in waves.spans if span.kind in ("forward", "backward")} == {0, 1}

@@ -60,7 +60,8 @@ def compare_techniques(
         global_batch: samples of an update over all ranks.
         ranks: processes that train.
         device: ``cpu`` or ``cuda``.
-        ways: some of :data:`deeppool.runs.technique_comparison.names.WAYS`; the first is the baseline.
+        ways: some of :data:`deeppool.runs.technique_comparison.names.WAYS`; the first is the baseline, and so is one
+            rank that trains the whole batch alone, where it is faster.
         plan: plan that ``burst parallelism`` runs, on as many GPUs as there are ranks.
         late: seconds by which one rank, drawn anew for each step, is late in every way.
         repetitions: times that all ways are measured.
@@ -174,5 +175,5 @@ class _Measured:
             timeline_of(name, answers, lanes),
             names.NOTES.get(name, ""),
             names.TECHNIQUES.get(name, ""),
-            names.DOUBLED_DDP if name == names.TWO_WAVES else "",
+            names.DOUBLED_DDP if name == names.TWO_WAVES else names.ONE_RANK if name in names.TECHNIQUES else "",
         )

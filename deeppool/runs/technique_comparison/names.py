@@ -2,7 +2,8 @@
 
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, TUNED_DDP
 
-DOUBLED_DDP, BURST, CROSSOVER, TWO_WAVES, MAJORITY, SOLO = (
+ONE_RANK, DOUBLED_DDP, BURST, CROSSOVER, TWO_WAVES, MAJORITY, SOLO = (
+    "one rank",
     "DDP, twice the batch",
     "burst parallelism",
     "crossover",
@@ -18,6 +19,7 @@ ONE_PARTITION, ROTATING, PIPELINE, GPIPE = (
 )
 
 NOTES = {
+    ONE_RANK: "the others wait",
     DOUBLED_DDP: "half as many updates, of twice the batch",
     CROSSOVER: "two jobs",
     TWO_WAVES: "two replicas, each update from the mean of two batches",
@@ -37,6 +39,6 @@ TECHNIQUES = {
 """Technique, by the name that the advice has for it, that a way performs."""
 DATA_PARALLEL_WAVES = (TUNED_DDP, DOUBLED_DDP, TWO_WAVES)
 MODEL_PARALLEL_WAVES = (ONE_PARTITION, GPIPE, PIPELINE, ROTATING)
-FIVE_TECHNIQUES = (TUNED_DDP, BURST, MAJORITY, CARAMEL, CROSSOVER, DOUBLED_DDP, TWO_WAVES)
+FIVE_TECHNIQUES = (TUNED_DDP, ONE_RANK, BURST, MAJORITY, CARAMEL, CROSSOVER, DOUBLED_DDP, TWO_WAVES)
 WAYS = (*dict.fromkeys((*FIVE_TECHNIQUES, DDP, SOLO, *MODEL_PARALLEL_WAVES)),)
 """All ways."""

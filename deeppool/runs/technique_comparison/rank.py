@@ -65,9 +65,10 @@ class TechniqueRank(JoinedRank):
         self._cluster: Cluster | None = None
         self._ways: Ways[Way] = Ways(self._make)
         self._makers: dict[str, Callable[[], Steps]] = {
+            names.ONE_RANK: lambda: TrainerSteps(self._replicas(1), self._batches()),
             names.BURST: self._planned,
             names.CROSSOVER: self._crossed_over,
-            names.TWO_WAVES: self._waves,
+            names.TWO_WAVES: lambda: TrainerSteps(self._replicas(self.ranks, make_driver=WaveDriver), self._batches()),
             names.ONE_PARTITION: lambda: self._partitions(1),
             names.ROTATING: lambda: self._partitions(self.ranks),
             names.PIPELINE: lambda: self._pipeline("1F1B"),
@@ -107,11 +108,11 @@ class TechniqueRank(JoinedRank):
         captured = user_task(self._job, self._batch, self.place, plan).captured
         return TrainerSteps(self._trainer(captured, stages_of(plan), overlap_sync=plan.overlap_sync), self._batches())
 
-    def _waves(self) -> Steps:
+    def _replicas(self, ranks: int, **settings: Any) -> Trainer:
+        """Returns the trainer of a replica on each of the first ranks; the others have nothing to do."""
         captured = self._own()
-        whole = Stage("all", tuple(range(len(captured.graph.layers))), Layout(tuple(range(self.ranks)), self._batch))
-        trainer = self._trainer(captured, [whole], make_driver=WaveDriver)
-        return TrainerSteps(trainer, self._batches())
+        whole = Stage("all", tuple(range(len(captured.graph.layers))), Layout(tuple(range(ranks)), self._batch))
+        return self._trainer(captured, [whole], **settings)
 
     def _trainer(self, captured: CapturedModel, stages: Any, **settings: Any) -> Trainer:
         with self.device.unbound():
