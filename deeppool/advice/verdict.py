@@ -154,7 +154,7 @@ def collocation_of(
 
 
 def _baseline(name: str, measured: MeasuredWays) -> str:
-    """Returns the faster one of the baseline and the way's own control, if that was measured."""
-    first, control = measured.ways[0], measured.way(name).control
-    rivals = [way for way in measured.ways if way is first or way.name == control]
+    """Returns the fastest one of the baseline and the way's own controls that were measured."""
+    first, controls = measured.ways[0], measured.way(name).controls
+    rivals = [way for way in measured.ways if way is first or way.name in controls]
     return max(rivals, key=lambda way: way.throughput).name

@@ -25,8 +25,8 @@ class MeasuredWay:
     """What differs from synchronous training of one job by the same batch; empty: nothing does."""
     technique: str = ""
     """Technique of an advice that it performs; empty: it is a baseline."""
-    control: str = ""
-    """Way that it must beat beside the baseline; empty: there is none."""
+    controls: tuple[str, ...] = ()
+    """Ways that it must beat beside the baseline, those that were measured."""
 
     @property
     def median(self) -> float:

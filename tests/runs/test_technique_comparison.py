@@ -24,7 +24,7 @@ def measured(**changes) -> MeasuredWays:
         MeasuredWay("<fast>", (0.5, 0.5, 0.55, 0.55), 8, technique="ordered transfers"),
         MeasuredWay("slow", (2.0, 2.0, 2.1, 2.1), 8, technique="partial all-reduces"),
         MeasuredWay("twice", (1.2, 1.2, 1.4, 1.4), 16),
-        MeasuredWay("two", (0.9, 0.9, 1.0, 1.0), 8, technique="two waves", control="twice"),
+        MeasuredWay("two", (0.9, 0.9, 1.0, 1.0), 8, technique="two waves", controls=("twice",)),
     )
     record = MeasuredWays(
         model="m", global_batch=8, ranks=2, device_name="by hand", ways=ways, repetitions=2, late=0.0,
@@ -75,7 +75,7 @@ def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
 
 def test_a_way_has_to_beat_one_rank_alone_where_that_is_the_faster_baseline() -> None:
     record = measured()
-    fast = replace(record.ways[1], control="one rank")
+    fast = replace(record.ways[1], controls=("one rank",))
     alone = MeasuredWay("one rank", (0.4, 0.4, 0.45, 0.45), 8)
     found = verdicts(predicted(), replace(record, ways=(record.ways[0], alone, fast)))
     judged = next(one for one in found if one.technique == "ordered transfers")
@@ -168,6 +168,8 @@ def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     # One rank is late in each step, so whoever waits for it takes as long.
     assert min(found.way("DDP").seconds) > 0.01
     assert [way.samples for way in found.ways] == [8, 8, 8, 16, 8, 8, 8, 8]
+    assert [way.controls for way in found.ways[:3]] == [(), (), ("one rank",)]
+    assert found.way("two waves").controls == ("one rank", "DDP, twice the batch")
     alone = found.way("one rank").timeline
     assert alone is not None
     assert {span.gpu for span in alone.spans if span.kind in ("forward", "backward")} == {0}

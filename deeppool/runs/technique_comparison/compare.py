@@ -175,5 +175,5 @@ class _Measured:
             timeline_of(name, answers, lanes),
             names.NOTES.get(name, ""),
             names.TECHNIQUES.get(name, ""),
-            names.DOUBLED_DDP if name == names.TWO_WAVES else names.ONE_RANK if name in names.TECHNIQUES else "",
+            (names.ONE_RANK,) * (name in names.TECHNIQUES) + (names.DOUBLED_DDP,) * (name == names.TWO_WAVES),
         )
