@@ -14,13 +14,12 @@ from deeppool.advice.techniques import (
 )
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster, as_cluster, is_preset
 from deeppool.device.protocol import Precision
 from deeppool.graph.capture.capture import CapturedModel, Model
 from deeppool.graph.shapes import Shapes
 from deeppool.job import Progress
 from deeppool.planning.planner import frontier, plan
-from deeppool.planning.report.as_code import is_preset
 from deeppool.planning.request import cost_table
 from deeppool.profiling.default_cluster import cluster_for, cluster_of
 from deeppool.profiling.table import Profile

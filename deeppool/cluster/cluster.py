@@ -139,6 +139,12 @@ PRESETS = {
 }
 
 
+def is_preset(cluster: Cluster) -> bool:
+    """Returns whether the preset of a cluster's name has its links; one of other links may have the name, too."""
+    preset = PRESETS.get(cluster.name)
+    return preset is not None and replace(preset, gpus=cluster.gpus) == cluster
+
+
 @typed
 def find_cluster(name_or_file: str | os.PathLike[str], gpus: int) -> Cluster:
     """Returns a preset by name, or a cluster from a file, with ``gpus`` GPUs of it in use.

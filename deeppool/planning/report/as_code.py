@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from deeppool.cluster.cluster import PRESETS, Cluster
+from deeppool.cluster.cluster import Cluster, is_preset
 from deeppool.planning.plan import Plan
 
 CLUSTER_FILE, PLAN_FILE, RUN_FILE = "cluster.json", "plan.json", "run.json"
@@ -92,12 +91,6 @@ def _command_options(options: Mapping[str, Any]) -> list[str]:
 
 def _profile_file(plan: Plan) -> str:
     return f"{plan.model}.json"
-
-
-def is_preset(cluster: Cluster) -> bool:
-    """Returns whether the preset of a cluster's name has its links; one of other links may have the name, too."""
-    preset = PRESETS.get(cluster.name)
-    return preset is not None and replace(preset, gpus=cluster.gpus) == cluster
 
 
 def _cluster_python(cluster: Cluster) -> str:
