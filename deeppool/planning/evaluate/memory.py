@@ -25,7 +25,7 @@ Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Values that an optimizer keeps per parameter, of the parameter's own width."""
 NORM = 16
-"""Power of the mean of :meth:`MemoryModel.size`."""
+"""Order p of the p-norm of :meth:`MemoryModel.size`."""
 HEAVIEST = 5
 """Number of layers named in a record."""
 
@@ -117,7 +117,7 @@ class MemoryModel:
         return int(contents.total.max())
 
     def size(self, gpu_sets: GpuSets, capacity: int) -> float:
-        """Returns a mean of the GPUs' bytes that is near to the largest, and less where any is less; 0 if all fit."""
+        """Returns the p-norm of the GPUs' bytes, near to the largest one, and less where any is less; 0 if all fit."""
         total = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0]))).total
         most = float(total.max())
         return most * float(((total / most) ** NORM).sum()) ** (1 / NORM) if most > capacity else 0.0

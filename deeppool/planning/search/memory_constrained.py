@@ -34,7 +34,7 @@ from deeppool.errors import PlanError
 from deeppool.graph.series_parallel import branching_blocks, decompose
 from deeppool.planning.evaluate.memory import Integers, MemoryModel
 from deeppool.planning.evaluate.memory_shortage import shortage_text
-from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.plan import LimitScope
 from deeppool.planning.search.efficient_plans import search_within
 from deeppool.planning.search.hill_climbing import improve, keep_limit
@@ -110,13 +110,13 @@ class _Problem:
         shards = [-(-memory.global_batch // count) for count in costs.gpu_counts]
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)
         """(L, K) bytes on GPU 0."""
-        self.room = self.capacity - memory.state(memory.graph.parameter_bytes)
-        """Bytes for activations on a GPU that computes every layer."""
         tree = decompose([layer.predecessors for layer in costs.graph.layers])
         self.may_divide = any(branching_blocks(tree)) and len(costs.gpu_counts) > 1
         """Whether branches may run side by side."""
-        ends, none = (0, len(costs.gpu_counts) - 1), (0,) * self.layers
-        self.uniform = [Placement(costs, (option,) * self.layers, none) for option in ends]
+        state = 0 if self.may_divide else memory.state(memory.graph.parameter_bytes)
+        self.room = self.capacity - state
+        """Bytes of a GPU; in sequence those for activations on GPU 0, which computes every layer."""
+        self.uniform = [data_parallel(costs, option) for option in (0, len(costs.gpu_counts) - 1)]
         """Data parallelism on one GPU and on all."""
         edges = (costs.comm(size).max() for layer in costs.graph.layers for size in layer.input_bytes)
         self.most_seconds = float((costs.compute + costs.sync).max(axis=1).sum() + sum(edges))
@@ -159,9 +159,9 @@ class _Problem:
         return _Relaxation(timed, 0.0 if self.may_divide or self.costs.overlap else bound, impossible)
 
     def _kept(self, plan: Placement) -> int:
-        """Returns the bytes that ``room`` is for: of activations on GPU 0, copies of resharded inputs not counted."""
+        """Returns the bytes that ``room`` is for; in sequence on GPU 0, copies of resharded inputs not counted."""
         if self.may_divide:
-            return self.memory.peak(plan.gpus) - self.capacity + self.room
+            return self.memory.peak(plan.gpus)
         return int(self.activations[range(self.layers), plan.options].sum())
 
     def _search(self, limit: float | None, price: float) -> tuple[Placement, str]:
