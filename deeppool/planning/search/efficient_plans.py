@@ -61,13 +61,9 @@ class EfficientPlans:
         return min(position, len(self.work) - 1)
 
     def bound(self, work: float) -> float:
-        """Returns seconds that no plan with at most ``work`` GPU-seconds can beat."""
-        return float(self._least_times(np.array([work * (1 + ROUNDING)]))[0])
-
-    def _least_times(self, works: Floats) -> Floats:
-        """Returns the same for each of some GPU-seconds; infinite where no plan has so few."""
-        relaxed: Floats = np.append(self.relaxed.time, np.inf)[np.searchsorted(-self.relaxed.work, -works)]
-        return np.maximum(relaxed, self.fastest)
+        """Returns seconds that no plan with at most ``work`` GPU-seconds can beat; infinite where none has so few."""
+        row = int(np.searchsorted(-self.relaxed.work, -work * (1 + ROUNDING)))
+        return max(float(self.relaxed.time[row]), self.fastest) if row < len(self.relaxed.time) else math.inf
 
     def corners(self) -> tuple[Floats, Floats]:
         """Returns seconds and GPU-seconds of which each plan takes no less than one pair."""
