@@ -36,15 +36,15 @@ def show_files(
         print(json.dumps(documents[0] if len(documents) == 1 else {"records": documents}), flush=True)
     else:
         # Each plan has a time of its own, which its run repeats.
-        plans: dict[tuple[str | None, float | None], tuple[Plan | None, str]] = {
+        plans = {
             (record.model, record.iteration_time): (record, str(path))
             for path, record in zip(files, records, strict=True)
             if isinstance(record, Plan)
         }
         texts = []
         for path, record in zip(files, records, strict=True):
-            ran = getattr(record, "model", None), getattr(record, "plan_iteration_time", None)
-            text = text_with_card(record, *plans.get(ran, (None, "plan.json")))
+            ran = plans.get((getattr(record, "model", ""), getattr(record, "plan_iteration_time", 0.0)), ())
+            text = text_with_card(record, *ran)
             texts.append(f"{path}:\n{text}" if len(files) > 1 else text)
         print("\n\n".join(texts), flush=True)
     if html is not None:
