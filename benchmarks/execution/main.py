@@ -93,7 +93,7 @@ def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
         "plan": quartiles(seconds["plan"]),
         "plan_predicted": plan.iteration_time,
         "gain": measured_gain(seconds[best], seconds["plan"], rounds),
-        "gain_predicted": plan.comparison.gain,
+        "gain_predicted": min(predicted[way] for way in ddp) / plan.iteration_time,
         "update_predicted": plan.update_time,
         "sync_computing": plan.sync_computing,
         "idle": quartiles(idle),
