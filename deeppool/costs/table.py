@@ -7,6 +7,7 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality, Network
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
@@ -58,6 +59,18 @@ class CostTable:
         """
         seconds: Floats = np.array(self.graph.gradient_bytes) * (self.update_per_byte if self.overlap else 0.0)
         return seconds
+
+    @cached_property
+    def least_sync_per_byte(self) -> Floats:
+        """(K,) seconds per byte that no all-reduce of a bucket of small gradients falls below."""
+        return np.array([self.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in self.gpu_counts])
+
+    @cached_property
+    def least_sync(self) -> Floats:
+        """(L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs, in buckets."""
+        sizes = np.array(self.graph.gradient_bytes)[:, None]
+        least: Floats = np.where(sizes >= ALONE_BYTES, self.sync, sizes * self.least_sync_per_byte)
+        return least
 
     @cached_property
     def all_reduce_time(self) -> Callable[[Sequence[int], int], float]:

@@ -15,7 +15,7 @@ from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.noise import without_noise
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate
-from deeppool.planning.search.overlap import SHARE, least_sync, uniform_plans
+from deeppool.planning.search.overlap import SHARE, uniform_plans
 from deeppool.planning.search.search import search
 from deeppool.profiling.table import Profile
 
@@ -58,7 +58,7 @@ def quick_plan(profile: Profile, costs: CostTable, limit: float | None, known: I
 
 def _in_sequence(costs: CostTable, limit: float | None) -> Placement:
     """Returns a plan without branches side by side that is fast where a share of all-reduces counts."""
-    extra = SHARE * least_sync(costs) - costs.sync if costs.overlap else None
+    extra = SHARE * costs.least_sync - costs.sync if costs.overlap else None
     found = search(costs, limit, extra, side_by_side=False, proving=False)
     return Placement(costs, found.choices, found.starts)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import Series, branching_blocks, decompose, layers_of
@@ -96,6 +98,19 @@ class Placement:
             return self.schedule.iteration_time
         return self._seconds_of(self.tree, self._passes)
 
+    @property
+    def least_time(self) -> float:
+        """Seconds in which no iteration ends: those of GPU 0 by itself, in a fraction of the time of a schedule.
+
+        It computes its layers forward, and then backward while it sums their gradients.
+        """
+        costs, first = self.costs, [layer for layer, start in enumerate(self.starts) if not start]
+        rows = first, [self.options[layer] for layer in first]
+        moved = sum(self._incoming[layer] for layer in first) / 2
+        sums = float(costs.least_sync[rows].sum()) if costs.overlap else 0.0
+        backward = max(float(costs.backward[rows].sum()) + moved, sums)
+        return float(costs.forward[rows].sum()) + moved + backward + float(costs.update[first].sum())
+
     @cached_property
     def gpu_seconds(self) -> float:
         """GPUs x seconds, over all layers and updates; of overlapping all-reduces only the part that nothing hides."""
@@ -116,14 +131,14 @@ class Placement:
     def layer_times(self) -> tuple[LayerTimes, ...]:
         """Per layer its seconds, part by part."""
         costs = self.costs
-        rows = range(len(self.options)), self.options
+        rows = np.arange(len(self.options)), np.array(self.options)
         sync = costs.sync[rows].tolist()
         all_reduce = sync
         if self.costs.overlap:
             all_reduce = bucket_seconds(
                 self.order, self.gpus, costs.graph.gradient_bytes, costs.all_reduce_time, costs.graph.tied
             )
-        incoming = map(self.incoming, rows[0])
+        incoming = map(self.incoming, range(len(self.options)))
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
         return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
 

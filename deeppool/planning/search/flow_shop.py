@@ -41,7 +41,7 @@ from dataclasses import replace
 import numpy as np
 
 from deeppool.base import cancellation
-from deeppool.collectives.buckets import ALONE_BYTES, BUCKET_BYTES, LARGEST_BUCKET
+from deeppool.collectives.buckets import ALONE_BYTES, BUCKET_BYTES
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock, RestBounds
@@ -59,13 +59,12 @@ NEAR = 1.01
 
 
 def fastest_in_sequence(
-    costs: CostTable, sync: Floats, order: Sequence[int], limit: float | None, at_most: float
+    costs: CostTable, order: Sequence[int], limit: float | None, at_most: float
 ) -> tuple[tuple[int, ...] | None, float]:
     """Returns the options of least iteration time for layers in sequence, all-reduces overlapping.
 
     Args:
         costs: seconds.
-        sync: (L, K) seconds that each layer's gradients add at least to the all-reduces.
         order: order of the layers in a forward pass.
         limit: limit on each layer's amplification, its all-reduce counted in full; None: no limit.
         at_most: seconds of a plan that is known.
@@ -79,7 +78,7 @@ def fastest_in_sequence(
     """
     options, dropped = None, math.inf
     for most in MOST_WAYS:
-        search = _FlowShop(costs, sync, order, limit, {}, most)
+        search = _FlowShop(costs, order, limit, {}, most)
         history = search.run(at_most)
         dropped, ends = search.dropped, history[-1].ends
         if len(ends):
@@ -91,7 +90,6 @@ def fastest_in_sequence(
 
 def least_with_blocks(
     costs: CostTable,
-    sync: Floats,
     order: Sequence[int],
     limit: float | None,
     at_most: float,
@@ -102,7 +100,6 @@ def least_with_blocks(
 
     Args:
         costs: see :func:`fastest_in_sequence`, as for what follows.
-        sync: see there.
         order: see there.
         limit: see there.
         at_most: see there.
@@ -113,7 +110,7 @@ def least_with_blocks(
         TooManyOptionsError: see there.
     """
     for most in MOST_WAYS:
-        search = _FlowShop(costs, sync, order, limit, blocks, most)
+        search = _FlowShop(costs, order, limit, blocks, most)
         least = float(search.run(at_most)[-1].ends.min(initial=at_most))
         # The ways found are ways whatever is dropped, so more of them prove no more than these take.
         known = max(known, min(least, search.dropped))
@@ -128,13 +125,12 @@ class _FlowShop:
     def __init__(
         self,
         costs: CostTable,
-        sync: Floats,
         order: Sequence[int],
         limit: float | None,
         blocks: Mapping[int, BoundedBlock],
         most: int,
     ) -> None:
-        self.costs, self.sync, self.most = costs, sync, most
+        self.costs, self.most = costs, most
         self.dropped = math.inf
         """Seconds that no way beats with which the search did not go on."""
         self.prices = LimitedCosts(costs, limit)
@@ -142,8 +138,6 @@ class _FlowShop:
         self.count, self.computing = len(costs.gpu_counts), costs.network.sync_computing
         self.forward: Floats = costs.forward + costs.update[:, None]
         """(L, K) seconds of the forward and of the update, which all layers in sequence have on one GPU."""
-        per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
-        self.per_byte: Floats = np.array(per_byte)
         sizes = np.array(costs.graph.gradient_bytes)[self.backward]
         self.small = np.where(sizes < ALONE_BYTES, sizes, 0)
         """(position,) bytes of gradients that share a bucket."""
@@ -154,7 +148,7 @@ class _FlowShop:
         """Blocks with the positions of their forks, by their joins."""
         inside = {x for join, (_, fork) in self.blocks.items() for x in self.backward[positions[join] : fork]}
         self.tied = TiedParameters(costs.graph.tied, positions, inside, self._seconds)
-        counted = sync.copy()
+        counted = costs.least_sync.copy()
         counted[list(self.tied.users)] = 0  # counted as awaited
         self.bounds = RestBounds(costs, counted, self.backward, self.prices, self.blocks)
 
@@ -201,7 +195,7 @@ class _FlowShop:
             options = ways.option(self.backward[position])
             # An open bucket stays on the GPUs of the next layer, and adds at least its bytes.
             filled = self.filled[position] - self.filled[np.maximum(ways.bucket - OPEN, 0)]
-            lag = lag + np.where(ways.bucket < OPEN, 0, filled) * self.per_byte[options]
+            lag = lag + np.where(ways.bucket < OPEN, 0, filled) * self.costs.least_sync_per_byte[options]
         least = self.bounds.least(ways.seconds, lag, position, options)
         rows = np.nonzero(least < at_most * (1 - ROUNDING))[0]
         ways, least = ways.keep(rows), least[rows]
@@ -265,7 +259,7 @@ class _FlowShop:
         """Returns the ways with the all-reduces that start after the backward of a layer, for all that may be."""
         layer = self.backward[position]
         if not self.small[position]:
-            seconds = self.sync[layer, ways.option(layer)]
+            seconds = self.costs.least_sync[layer, ways.option(layer)]
             if layer in self.tied.users:
                 seconds = np.maximum(seconds, self.tied.seconds(ways, layer))
             return replace(ways, lag=ways.lag + seconds)

@@ -86,7 +86,7 @@ def _fitting(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
             f"{format_bytes(capacity or 0)} (plan for goal 'fastest', or on more GPUs)"
         )
-    changed = (climb(plan, permitted, value=cost) for plan in starts if permitted(plan))
+    changed = (climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan))
     return min(changed, key=cost), slowest
 
 

@@ -38,6 +38,7 @@ Permitted = Callable[[Placement, Iterable[int]], bool]
 Value = Callable[[Placement], float]
 """Returns the number that is to become less."""
 SECONDS: Value = attrgetter("iteration_time")
+LEAST_SECONDS: Value = attrgetter("least_time")
 Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
@@ -49,7 +50,7 @@ def improve(plans: Iterable[Placement], permitted: Permitted, bound: float, valu
         plans: where to start; they are permitted.
         permitted: whether a change is.
         bound: value that no permitted plan beats, or that is enough.
-        value: what is to become less; not below 0.
+        value: what is to become less; not below a plan's seconds.
     """
     rng = random.Random(0)  # the same plan each time
     best, vain = min((climb(plan, permitted, value=value) for plan in plans), key=value), 0
@@ -69,13 +70,19 @@ def _change_at_random(plan: Placement, permitted: Permitted, rng: random.Random)
     changes = [*_counts(plan), *_places(plan)]
     rng.shuffle(changes)
     for change in changes:
-        other = _changed(plan, change, permitted)
-        if other is not None:
+        other = _changed(plan, change)
+        if _is_possible(other, plan, change, permitted):
             return other, change[0]
     return plan, ()
 
 
-def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None, value: Value = SECONDS) -> Placement:
+def climb(
+    plan: Placement,
+    permitted: Permitted,
+    near: set[int] | None = None,
+    value: Value = SECONDS,
+    at_least: Value = LEAST_SECONDS,
+) -> Placement:
     """Returns a plan that no small change makes faster, or the best one of the changes that are tried.
 
     Args:
@@ -83,6 +90,7 @@ def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None, v
         permitted: whether a change is.
         near: layers of which changes have one at least; those beside a change that is made are added. None: all.
         value: what is to become less; not below 0.
+        at_least: number that the value is not below, found in less time.
     """
     left, before, least = MOST_TIMED // len(plan.options), None, value(plan)
     while plan is not before:
@@ -93,11 +101,12 @@ def climb(plan: Placement, permitted: Permitted, near: set[int] | None = None, v
                     continue
                 if not left or not least:
                     return plan
-                other = _changed(plan, change, permitted)
-                if other is None:
+                enough = least * (1 - LEAST_GAIN)
+                other = _changed(plan, change)
+                if at_least(other) >= enough or not _is_possible(other, plan, change, permitted):
                     continue
                 left -= 1
-                if (found := value(other)) < least * (1 - LEAST_GAIN):
+                if (found := value(other)) < enough:
                     plan, least = other, found
                     if near is not None:
                         near |= _beside(change[0])
@@ -109,18 +118,21 @@ def _beside(layers: Collection[int]) -> set[int]:
     return {layer + step for layer in layers for step in (-1, 0, 1)}
 
 
-def _changed(plan: Placement, change: Change, permitted: Permitted) -> Placement | None:
-    """Returns a plan with a change, None where that is not permitted or GPUs would be used twice."""
-    cancellation.check()
-    layers, option, start = change
-    other = plan.with_option(layers, option, start)
-    touched = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
-    if not _fits(other, plan, layers, start) or not permitted(other, touched):
-        return None
-    if start is None:
+def _changed(plan: Placement, change: Change) -> Placement:
+    """Returns a plan with a change."""
+    other = plan.with_option(*change)
+    if change[2] is None:
         # The same branches run side by side.
         vars(other).update(order=plan.order, free_widths=plan.free_widths)
     return other
+
+
+def _is_possible(other: Placement, plan: Placement, change: Change, permitted: Permitted) -> bool:
+    """Returns whether a plan with a change is permitted and uses no GPU twice."""
+    cancellation.check()
+    layers, _, start = change
+    touched = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
+    return _fits(other, layers, start) and permitted(other, touched)
 
 
 def _counts(plan: Placement) -> Iterator[Change]:
@@ -158,10 +170,10 @@ def _places(plan: Placement) -> Iterator[Change]:
                 yield layers, option, start
 
 
-def _fits(other: Placement, plan: Placement, layers: Iterable[int], start: int | None) -> bool:
+def _fits(other: Placement, layers: Iterable[int], start: int | None) -> bool:
     """Returns whether all layers have GPUs that nothing else uses at the same time, where some are changed."""
     if start is None:
-        return all(other.gpu_count(layer) <= plan.free_widths[layer] for layer in layers)
+        return all(other.gpu_count(layer) <= other.free_widths[layer] for layer in layers)
     if any(other.gpu_count(layer) > width for layer, width in enumerate(other.free_widths)):
         return False
     groups = (

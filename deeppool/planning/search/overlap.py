@@ -32,9 +32,8 @@ from functools import partial
 
 import numpy as np
 
-from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.communication import SAME_START
-from deeppool.costs.table import CostTable, Floats
+from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import (
     INPUT,
     ParallelBlock,
@@ -83,7 +82,7 @@ def search_overlapping(costs: CostTable, limit: float | None, *, proving: bool =
         return _result(min(plans, key=_time), bound)
     if _time(min(plans, key=_time)) > bound * NEAR:
         if any(branching_blocks(tree)):
-            counted = LimitedCosts(costs, limit, SHARE * least_sync(costs) - costs.sync)
+            counted = LimitedCosts(costs, limit, SHARE * costs.least_sync - costs.sync)
             plans.append(_cheapest(tree, counted, proving=False)[0])
         in_sequence, bound = _by_flow_shop(costs, tree, limit, min(plans, key=_time), bound)
         plans.append(in_sequence)
@@ -118,7 +117,7 @@ def _by_flow_shop(
     costs: CostTable, tree: Series, limit: float | None, best: Placement, bound: float
 ) -> tuple[Placement, float]:
     """Returns the better of a plan and the fastest one in sequence, and of a bound and one that counts all-reduces."""
-    asked = costs, least_sync(costs), layers_of(tree), limit
+    asked = costs, layers_of(tree), limit
     try:
         options, least = fastest_in_sequence(*asked, _time(best))
         if options is not None:
@@ -180,19 +179,11 @@ def relaxed_costs(
     counted = np.zeros(costs.sync.shape) + costs.network.sync_computing * wide
     if tree.blocks[0] is None:
         counted[tree.layers[0]] = 1
-    extra = counted * least_sync(costs) - costs.sync
+    extra = counted * costs.least_sync - costs.sync
     update_price = 1 / costs.network.cluster.gpus if updates and side_by_side else 0.0
     if updates and not side_by_side:
         extra = extra + costs.update[:, None]
     return LimitedCosts(costs, limit, extra, work_price=work_price, update_price=update_price)
-
-
-def least_sync(costs: CostTable) -> Floats:
-    """Returns (L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs."""
-    sizes = np.array(costs.graph.gradient_bytes)[:, None]
-    per_byte = [costs.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in costs.gpu_counts]
-    least: Floats = np.where(sizes >= ALONE_BYTES, costs.sync, sizes * np.array(per_byte))
-    return least
 
 
 def least_update(costs: CostTable, tree: Series) -> float:

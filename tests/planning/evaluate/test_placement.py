@@ -43,6 +43,17 @@ def test_a_tied_parameter_of_branches_in_two_nodes_is_summed_between_nodes():
     assert summed == pytest.approx([0.1, 1.0])
 
 
+def test_no_iteration_ends_before_gpu_0_has_computed_and_summed():
+    """8 ms a layer on each of two GPUs, and an all-reduce of 100 ms that begins after half of the backward pass."""
+    profile = profile_from_times(make_graph([(), (0,)], None, [0, 10**8]), [lambda b: 1e-3 * b] * 2)
+    network = Network(Cluster(2, inside=Link(1e9, 0.0, "near")))
+    costs = price(profile, network, 16, (1, 2))
+    alone, together = (Placement(costs, (option,) * 2, (0, 0)) for option in (0, 1))
+    assert alone.least_time == pytest.approx(alone.iteration_time)
+    assert together.least_time == pytest.approx(float(costs.forward[:, 1].sum()) + 0.1)
+    assert together.iteration_time == pytest.approx(together.least_time + float(costs.backward[1, 1]))
+
+
 def test_branches_in_sequence_may_widen_to_all_gpus():
     assert placed([(), (0,), (0,), (1, 2)], (0, 1, 1, 0), (0, 0, 0, 0)).free_widths == (8, 8, 8, 8)
 
@@ -138,7 +149,9 @@ def test_layer_times_follow_the_definitions(shape):
             assert [placement.time(layer) for layer in range(len(times))] == pytest.approx(times, rel=1e-12)
             work = sum(time * count for time, (count, _) in zip(times, places(placement), strict=True))
             assert placement.gpu_seconds == pytest.approx(work, rel=1e-12)
-            assert placement.iteration_time == pytest.approx(definition.iteration_time(places(placement)), rel=1e-12)
+            seconds = definition.iteration_time(places(placement))
+            assert placement.iteration_time == pytest.approx(seconds, rel=1e-12)
+            assert placement.least_time <= seconds * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -149,6 +162,7 @@ def test_the_iteration_time_with_overlap_is_that_of_the_events(shape):
         overlapping = replace(made, costs=replace(made.costs, overlap=True))
         events, _ = iteration_with_overlap(definition, places(overlapping))
         assert overlapping.iteration_time == pytest.approx(events, rel=1e-9)
+        assert events / 100 < overlapping.least_time <= events * (1 + 1e-9)
         shorter += overlapping.iteration_time < made.iteration_time * (1 - 1e-9)
     assert shorter
 

@@ -19,8 +19,6 @@ from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
 from deeppool.profiling.table import Measurement
 from tests.strategies import make_graph, make_profile
 
-SYNC = np.array([[0.0, 0.5], [0.0, 4.0]])
-"""Seconds of the all-reduces of both layers, on one GPU and on two."""
 MEBIBYTE = 2**20
 
 
@@ -40,20 +38,21 @@ def layers(passes, sizes, seconds_per_byte=1e-15, moved=0):
 
 
 def two_layers():
-    """A forward pass of 1 s each, and backward passes of 2 s and 3 s; gradients have all-reduces of their own."""
-    return layers([(1.0, 2.0), (1.0, 3.0)], [ALONE_BYTES] * 2)
+    """A forward pass of 1 s each, backward passes of 2 s and 3 s; all-reduces of their own take 0.5 s and 4 s."""
+    return replace(layers([(1.0, 2.0), (1.0, 3.0)], [ALONE_BYTES] * 2), sync=np.array([[0.0, 0.5], [0.0, 4.0]]))
 
 
 def test_an_all_reduce_hides_behind_the_backward_pass_of_the_layer_before():
     """Both on two GPUs: 1 + 1 forward, 3 backward, 2 backward beside the all-reduce of 4; 2 + 0.5 are left: 9.5 s."""
-    options, seconds = fastest_in_sequence(two_layers(), SYNC, [0, 1], None, math.inf)
+    options, seconds = fastest_in_sequence(two_layers(), [0, 1], None, math.inf)
     assert options == (1, 1)
     assert seconds == pytest.approx(9.5)
 
 
 def test_an_all_reduce_that_takes_longer_than_it_saves_keeps_its_layer_on_one_gpu():
     """With 20 s in place of 4, the second layer takes 3 + 9 on one GPU, and the first 1 + 2 + 0.5: 15.5 s."""
-    options, seconds = fastest_in_sequence(two_layers(), np.array([[0.0, 0.5], [0.0, 20.0]]), [0, 1], None, math.inf)
+    costs = replace(two_layers(), sync=np.array([[0.0, 0.5], [0.0, 20.0]]))
+    options, seconds = fastest_in_sequence(costs, [0, 1], None, math.inf)
     assert options == (1, 0)
     assert seconds == pytest.approx(15.5)
 
@@ -69,12 +68,12 @@ def test_a_tied_parameter_is_all_reduced_over_the_gpus_of_the_layer_that_has_mor
     ]
     link = Link(2.0 * ALONE_BYTES, 0.0, "by hand")
     costs = price(make_profile(graph, measurements, (1, 2)), Network(Cluster(2, "by hand", 2, link, link)), 2, (1, 2))
-    _, seconds = fastest_in_sequence(costs, costs.sync, [0, 1], None, math.inf)
+    _, seconds = fastest_in_sequence(costs, [0, 1], None, math.inf)
     assert seconds == pytest.approx(7.5)
 
 
 def test_no_plan_is_faster_than_the_known_one():
-    assert fastest_in_sequence(two_layers(), SYNC, [0, 1], None, 9.5) == (None, 9.5)
+    assert fastest_in_sequence(two_layers(), [0, 1], None, 9.5) == (None, 9.5)
 
 
 def test_small_gradients_on_the_same_gpus_are_sent_with_the_first_layers():
@@ -83,7 +82,7 @@ def test_small_gradients_on_the_same_gpus_are_sent_with_the_first_layers():
     The first layer on one GPU takes 3 + 6 s, beside which the other 2 MiB are sent: 1 + 1 + 3 + 2 + 2 + 6 = 15 s.
     """
     costs = layers([(1.0, 2.0)] * 3, [MEBIBYTE] * 3, 1 / MEBIBYTE)
-    options, seconds = fastest_in_sequence(costs, costs.sync, [0, 1, 2], None, math.inf)
+    options, seconds = fastest_in_sequence(costs, [0, 1, 2], None, math.inf)
     assert (options, seconds) == ((1, 1, 1), pytest.approx(12.0))
 
 
@@ -94,14 +93,14 @@ def test_a_last_layer_on_one_gpu_lets_the_others_send_their_gradients_beside_it(
     and what 0.6 s of backward leave of 2 s: 8.3 s.
     """
     costs = layers([(0.1, 0.2), (1.0, 2.0), (1.0, 2.0)], [MEBIBYTE] * 3, 1 / MEBIBYTE)
-    options, seconds = fastest_in_sequence(costs, costs.sync, [0, 1, 2], None, math.inf)
+    options, seconds = fastest_in_sequence(costs, [0, 1, 2], None, math.inf)
     assert (options, seconds) == ((0, 1, 1), pytest.approx(8.3))
 
 
 def test_a_bucket_is_sent_when_it_is_full():
     """Of ten gradients of 3 MiB the last layers' fill a bucket of 27 MiB: as for each of the 2 ** 10 assignments."""
     costs = layers([(1.0, 20.0)] * 10, [3 * MEBIBYTE] * 10, 0.4 / MEBIBYTE)
-    options, seconds = fastest_in_sequence(costs, costs.sync, range(10), None, math.inf)
+    options, seconds = fastest_in_sequence(costs, range(10), None, math.inf)
     times = [Placement(costs, each, (0,) * 10).iteration_time for each in itertools.product((0, 1), repeat=10)]
     assert options == (1,) * 10
     assert seconds == pytest.approx(min(times))
@@ -114,16 +113,16 @@ def test_a_block_counts_as_what_no_way_through_it_beats():
     0.5 of its own are left: 9.5 s.
     """
     costs = layers([(1.0, 2.0), (50.0, 50.0), (1.0, 3.0)], [ALONE_BYTES] * 3)
-    sync = np.array([[0.5, 0.5], [0.0, 0.5], [7.0, 7.0]])
+    costs = replace(costs, sync=np.array([[0.5, 0.5], [0.0, 0.5], [7.0, 7.0]]))
     block = BoundedBlock(0, np.full((2, 2), 1.0), np.full((2, 2), 4.0))
-    assert least_with_blocks(costs, sync, [0, 1, 2], None, math.inf, {2: block}, 0.0) == pytest.approx(9.5)
-    assert least_with_blocks(costs, sync, [0, 1, 2], None, 9.0, {2: block}, 0.0) == 9.0
+    assert least_with_blocks(costs, [0, 1, 2], None, math.inf, {2: block}, 0.0) == pytest.approx(9.5)
+    assert least_with_blocks(costs, [0, 1, 2], None, 9.0, {2: block}, 0.0) == 9.0
 
 
 def test_ways_that_the_search_does_not_go_on_with_count_for_what_it_states(monkeypatch):
     """With one way at a time the least of those left out is stated, and never more than the optimum of 9.5 s."""
     monkeypatch.setattr(flow_shop, "MOST_WAYS", (1,))
-    options, least = fastest_in_sequence(two_layers(), SYNC, [0, 1], None, math.inf)
+    options, least = fastest_in_sequence(two_layers(), [0, 1], None, math.inf)
     assert options is not None
     assert least <= 9.5
 
@@ -135,7 +134,7 @@ def test_more_ways_follow_where_those_left_out_may_be_faster(monkeypatch):
     found = []
     for most in ((1,), (1, 1000)):
         monkeypatch.setattr(flow_shop, "MOST_WAYS", most)
-        found.append(fastest_in_sequence(costs, costs.sync, order, None, math.inf))
+        found.append(fastest_in_sequence(costs, order, None, math.inf))
     (_, least), (options, seconds) = found
     assert least < min(times)
     assert seconds == pytest.approx(min(times)) == pytest.approx(Placement(costs, options, (0,) * 6).iteration_time)
@@ -148,7 +147,7 @@ def test_options_too_many_to_number_are_given_up():
     link = Link(1e9, 0.0, "by hand")
     costs = price(make_profile(graph, measurements, (1,)), Network(Cluster(2, "by hand", 2, link, link)), 2, (1, 2))
     with pytest.raises(TooManyOptionsError):
-        fastest_in_sequence(costs, costs.sync, range(71), None, math.inf)
+        fastest_in_sequence(costs, range(71), None, math.inf)
 
 
 def test_a_search_without_a_way_left_stops(monkeypatch):
@@ -156,5 +155,5 @@ def test_a_search_without_a_way_left_stops(monkeypatch):
     added = []
     past = flow_shop._FlowShop._past
     monkeypatch.setattr(flow_shop._FlowShop, "_past", lambda *arguments: added.append(arguments) or past(*arguments))
-    assert fastest_in_sequence(two_layers(), SYNC, [0, 1], None, 1e-3) == (None, 1e-3)
+    assert fastest_in_sequence(two_layers(), [0, 1], None, 1e-3) == (None, 1e-3)
     assert len(added) == 1

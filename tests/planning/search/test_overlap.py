@@ -21,7 +21,7 @@ from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search import flow_shop, hill_climbing, overlap
 from deeppool.planning.search.flow_shop import fastest_in_sequence
-from deeppool.planning.search.overlap import bounding_plan, least_sync, search_overlapping
+from deeppool.planning.search.overlap import bounding_plan, search_overlapping
 from deeppool.profiling.default_cluster import cluster_for
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Measurement
@@ -258,11 +258,11 @@ def test_labels_find_exactly_the_best_sequence(problem, limit):
             times[options] = iteration_with_overlap(definition, places)[0]
     best = min(times.values())
     for at_most in (1.000001 * best, 2 * best):
-        options, seconds = fastest_in_sequence(costs, least_sync(costs), order, limit, at_most)
+        options, seconds = fastest_in_sequence(costs, order, limit, at_most)
         assert times[options] == pytest.approx(best, rel=1e-9)
         assert seconds == pytest.approx(best, rel=1e-9)
     at_most = best * (1 - 1e-9)
-    assert fastest_in_sequence(costs, least_sync(costs), order, limit, at_most) == (None, at_most)
+    assert fastest_in_sequence(costs, order, limit, at_most) == (None, at_most)
 
 
 @examples(60)
