@@ -1,6 +1,8 @@
 """Output of commands: records on standard output, progress on standard error."""
 
 import json
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,9 @@ from deeppool.errors import RunError
 
 if TYPE_CHECKING:
     from deeppool.base.serialization import Record
+
+LINE_SECONDS = 30.0
+"""Least seconds from one line of progress to the next where standard error is no terminal."""
 
 
 def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None, *, output: Path | None = None) -> None:
@@ -26,7 +31,7 @@ def show(record: "Record", as_json: bool, text: Callable[[], str] | None = None,
 
 @contextmanager
 def progress(interrupted: str = "interrupted") -> Iterator[Callable[[str, float], None]]:
-    """Shows a progress bar on standard error if it is a terminal.
+    """Shows a progress bar on standard error; a line of text now and then if it is no terminal, as in a log.
 
     Args:
         interrupted: message of the RunError that an interrupt becomes.
@@ -44,9 +49,17 @@ def progress(interrupted: str = "interrupted") -> Iterator[Callable[[str, float]
         console=console,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("", total=1.0)
+    task, printed = bar.add_task("", total=1.0), time.monotonic()
+
+    def report(what: str, share: float) -> None:
+        nonlocal printed
+        bar.update(task, description=what, completed=share)
+        if not console.is_terminal and time.monotonic() - printed >= LINE_SECONDS:
+            printed = time.monotonic()
+            print(f"{share:.0%} {what}", file=sys.stderr, flush=True)
+
     with bar:
         try:
-            yield lambda what, share: bar.update(task, description=what, completed=share)
+            yield report
         except KeyboardInterrupt:
             raise RunError(interrupted) from None
