@@ -14,7 +14,7 @@ nor, since one group's forward pass and another one's backward pass may be the l
     max least F + max least (T - F) + sum X.
 
 The search takes the first one, which is known sooner. The second one bounds each number of a label by itself
-(``least_of``), and blocks side by side in the flow shop.
+(``least_of``), and with the first one blocks side by side in the flow shop (``side_by_side``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START
 from deeppool.costs.table import Floats
 from deeppool.planning.search.gpu_partition import PartitionSet
 from deeppool.planning.search.pareto import Integers, efficient_rows
@@ -168,9 +169,8 @@ class BlockBounds:
         self.lanes = [(members, int(slots[slot])) for members, slot in division.lanes]
         """The division's distinct groups: their branches, and which of the branches' groups they are."""
         self._stacked = branches
-        branch, slot = np.divmod(division.members, len(division.slots))
-        # The last row stands for the branches that a group has fewer than another one.
-        self._members = np.minimum(branch * branches.slots + slots[slot], len(branches.bounds) * branches.slots)
+        self._slots = slots
+        self._members = self._members_in(division.members % len(division.slots))
         arriving = self._over_groups(branches.least, np.add)
         summed = self._over_groups(branches.additive, np.add) if branches.priced else arriving
         longest = self._over_groups(branches.excess, np.maximum)
@@ -184,16 +184,50 @@ class BlockBounds:
         self.least: Floats = arriving[:, 0].min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
 
-    @property
-    def side_by_side(self) -> tuple[Floats, Floats]:
-        """(fork, join) seconds of both passes that no way can beat in any partition but the one in sequence.
+    def _members_in(self, slots: Integers) -> Integers:
+        """Returns (group, most branches) the rows of each group's branches if it is in some of the division's slots."""
+        branch, every = self.division.members // len(self.division.slots), self._stacked.slots
+        # The last row stands for the branches that a group has fewer than another one.
+        rows: Integers = np.minimum(branch * every + self._slots[slots], len(self.branches) * every)
+        return rows
 
-        The second are those of a way whose forward pass takes no longer than the first.
+    def side_by_side(self, summed: "BlockBounds | None" = None) -> tuple[Floats, Floats]:
+        """Returns (fork, join) seconds that no way beats in any partition but the one in sequence, and what it lags.
+
+        The second are seconds by which all-reduces on GPU 0 end later, relative to the backward pass; negative where
+        this hides a part of those before it. A way that takes longer may add less, but both together are no less.
+
+        Args:
+            summed: the same block, priced by the forward pass and the all-reduces; None: these count for nothing.
         """
         time = np.minimum(self.time[1:].min(axis=0, initial=np.inf), NEVER)
-        forward = self._least_of(FORWARD)[1:].min(axis=0, initial=NEVER)
-        backward = self._least_of(BACKWARD)[1:].min(axis=0, initial=NEVER)
-        return forward, np.maximum(time - forward, backward)
+        forward, backward = (self._least_of(number)[1:].min(axis=0, initial=NEVER) for number in (FORWARD, BACKWARD))
+        seconds = np.maximum(time, forward + backward)
+        if summed is not None and self.division.complete:
+            forward = np.maximum(forward, self._summed(summed))
+        return seconds, forward - seconds
+
+    def _summed(self, summed: "BlockBounds") -> Floats:
+        """Returns (fork, join) seconds of the forward pass and of all-reduces on GPU 0 that no such way beats.
+
+        All-reduces of the group on the first GPUs count. As fewer GPUs may be enough for it, it may also be on later
+        ones, of the first node or behind it: then none do.
+        """
+        rows, slots = self._stacked, self.division.slots
+        first = np.array([slots[slot][1] == SAME_START for _, slot in self.division.lanes])[:, None, None]
+        passes, moved = (numbers[self._members].sum(axis=1) for numbers in (rows.least_of(FORWARD), rows.half))
+        near = [(summed._stacked.excess[self._members].sum(axis=1), moved)]
+        for place in (SAME_NODE, CROSS_NODE):
+            if any(at == place for _, at in slots):
+                members = self._members_in(self.division.slots_at(place)[:, None])
+                near.append((rows.least_of(FORWARD)[members].sum(axis=1), rows.half[members].sum(axis=1)))
+        least: Floats = np.full(self.own.shape, NEVER)
+        for its_passes, its_moved in near:
+            longest = self._combined(np.where(first, its_passes, passes), np.maximum)
+            every = longest + self._combined(np.where(first, its_moved, moved), np.add)
+            least = np.minimum(least, every[1:].min(axis=0, initial=NEVER))
+        least += self.join.seconds[FORWARD]
+        return least
 
     def least_of(self, number: int) -> Floats:
         """Returns (fork, join) of one number of labels what no way can beat, in any partition."""
@@ -212,8 +246,12 @@ class BlockBounds:
 
     def _over_groups(self, seconds: Floats, combine: np.ufunc) -> Floats:
         """Returns (partition, …) sums over the branches of each group, combined over the groups of a partition."""
+        return self._combined(seconds[self._members].sum(axis=1), combine)
+
+    def _combined(self, groups: Floats, combine: np.ufunc) -> Floats:
+        """Returns (partition, …) numbers of groups, combined over the groups of a partition."""
         # A last group of zeros for partitions with fewer groups than others.
-        groups = np.concatenate([seconds[self._members].sum(axis=1), np.zeros((1, *seconds.shape[1:]))])
+        groups = np.concatenate([groups, np.zeros((1, *groups.shape[1:]))])
         first, *others = self.division.used.T
         found: Floats = groups[first]
         for used in others:

@@ -27,8 +27,9 @@ promising ones only (a beam search); the least that the others add up to then bo
 from the plan the search is made again with more ways.
 
 Branches that run side by side are bounded: a way may go from a join to its fork over the whole block, by what no way
-through it takes less than with at least two groups of GPUs. Their all-reduces count for nothing there, and a bucket
-does not go on through them, as in a run. What is found then is a bound of all plans.
+through it takes less than with at least two groups of GPUs. Of their all-reduces those count that are on GPU 0, as
+all others are, beyond what the whole backward pass of the block hides; and a bucket does not go on through them, as in
+a run. What is found then is a bound of all plans.
 
 A tied parameter is summed over the GPUs of all layers that use it (``flow_shop_tied``).
 """
@@ -250,8 +251,7 @@ class _FlowShop:
         ways = self._reading(ways, position_of_fork, () if block.fork == INPUT else (block.fork,))
         here = ways.option(join)
         fork = here * 0 if block.fork == INPUT else ways.option(block.fork)
-        forward, backward = block.forward[fork, here], block.backward[fork, here]
-        seconds, lag = ways.seconds + forward + backward, np.maximum(ways.lag - backward, 0)
+        seconds, lag = ways.seconds + block.seconds[fork, here], np.maximum(ways.lag + block.lag[fork, here], 0)
         ways = replace(ways, bucket=np.full(len(here), NO_BUCKET), seconds=seconds, lag=lag)
         return ways.without(join)
 

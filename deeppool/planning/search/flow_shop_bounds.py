@@ -28,10 +28,10 @@ class BoundedBlock:
 
     fork: int
     """Layer before them, or INPUT."""
-    forward: Floats
-    """(fork, join) seconds of the forward pass."""
-    backward: Floats
-    """(fork, join) seconds of the backward pass of a way whose forward pass takes no longer than that."""
+    seconds: Floats
+    """(fork, join) seconds of both passes."""
+    lag: Floats
+    """(fork, join) seconds that such a way adds to the lag; of one that takes longer both together are no less."""
 
 
 class RestBounds:
@@ -71,8 +71,8 @@ class RestBounds:
             rest = added[:, layer] + further.min(axis=1)
             if layer in blocks:
                 block, fork = blocks[layer]
-                over = block.forward + (1 - shares) * block.backward + self._rests[fork - position - 1][:, :, None]
-                rest = np.minimum(rest, over.min(axis=1))
+                over = (block.seconds + shares * block.lag + self._rests[fork - position - 1][:, :, None]).min(axis=1)
+                rest = np.minimum(rest, over + self._weights[:, None] * sync[layer])
             self._rests.insert(0, rest)
 
     def least(self, seconds: Floats, lag: Floats, position: int, options: Integers | None = None) -> Floats:

@@ -81,6 +81,12 @@ class PartitionSet:
         """Whether only dominated partitions are not tried."""
         return self.tried == len(self.arrangements)
 
+    def slots_at(self, place: Locality) -> NDArray[np.intp]:
+        """Returns (group,) per group the narrowest slot at ``place`` that is as wide, or the widest there."""
+        there = sorted((width, number) for number, (width, at) in enumerate(self.slots) if at == place)
+        widths = [self.slots[slot][0] for _, slot in self.lanes]
+        return np.array([next((x for x in there if x[0] >= width), there[-1])[1] for width in widths])
+
 
 def partitions_of(block: ParallelBlock, gpu_counts: tuple[int, ...], width: int, gpus_per_node: int) -> PartitionSet:
     """Returns the partitions of ``width`` GPUs among the branches of a block; see :func:`partition_set`."""

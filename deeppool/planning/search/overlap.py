@@ -11,7 +11,8 @@ improved by small changes (see ``hill_climbing``).
 
 How far from the optimum the best plan can be follows from the bound of the first search where that is within 1 %. Else
 it follows from the flow shop, in which blocks of several branches may be side by side by what no way through them
-beats. It counts no all-reduces there, so it is loose for models such as Inception where these dominate.
+beats. Of the all-reduces there it counts only those on GPU 0, so it is loose for models such as Inception where these
+dominate.
 
 The bound of the first search: an iteration takes F + B or longer, the forward and the backward pass with their
 transfers. Where the model starts with a single layer, its backward is the last and hides nothing of its own all-reduce,
@@ -27,7 +28,7 @@ each layer's update on g of N GPUs adds g / N of its seconds.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -126,25 +127,36 @@ def _by_flow_shop(
             return best, max(bound, least)
         tails = any(isinstance(part, Series) and part.tail is not None for part in parts_of(tree))
         if _time(best) > bound * PROVED and not tails:
-            solver = BlockSolver(relaxed_costs(costs, tree, limit, updates=False), proving=False)
-            blocks = dict(_bounded_blocks(solver, tree, INPUT))
+            # Half of a transfer is in the forward pass.
+            summed = costs.forward + costs.least_sync - (costs.compute + costs.sync) / 2
+            forward = LimitedCosts(costs, limit, summed, time_price=0.5)
+            passes = relaxed_costs(costs, tree, limit, updates=False)
+            solvers = [BlockSolver(prices, proving=False) for prices in (passes, forward)]
+            blocks = dict(_bounded_blocks(solvers, tree, INPUT))
             bound = least_with_blocks(*asked, _time(best), blocks, bound)
     except TooManyOptionsError:
         pass
     return best, bound
 
 
-def _bounded_blocks(solver: BlockSolver, series: Series, fork: int) -> Iterator[tuple[int, BoundedBlock]]:
-    """Yields the blocks whose branches may run side by side on all GPUs, by their joins."""
+def _bounded_blocks(solvers: Sequence[BlockSolver], series: Series, fork: int) -> Iterator[tuple[int, BoundedBlock]]:
+    """Yields the blocks whose branches may run side by side on all GPUs, by their joins.
+
+    Args:
+        solvers: searches by both passes, and by the forward pass and all-reduces.
+        series: layers and blocks.
+        fork: layer before them.
+    """
     for layer, block in zip(series.layers, series.blocks, strict=True):
         if isinstance(block, ParallelBlock):
             if len(block.branches) > 1:
-                step, _ = solver.step(block, fork, layer, ((solver.gpus, SAME_START),))
-                (bounds,) = step.parts
-                assert isinstance(bounds, BlockBounds)
-                yield layer, BoundedBlock(fork, *bounds.side_by_side)
+                steps = (solver.step(block, fork, layer, ((solver.gpus, SAME_START),))[0] for solver in solvers)
+                bounds, summed = (part for step in steps for part in step.parts if isinstance(part, BlockBounds))
+                # All-reduces of branches side by side within a branch are not one after another.
+                again = any(map(branching_blocks, block.branches))
+                yield layer, BoundedBlock(fork, *bounds.side_by_side(None if again else summed))
             for branch in block.branches:
-                yield from _bounded_blocks(solver, branch, fork)
+                yield from _bounded_blocks(solvers, branch, fork)
         fork = layer
 
 

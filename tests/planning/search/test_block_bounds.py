@@ -4,22 +4,27 @@ import math
 import random
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from itertools import product
+from operator import mul
 
 import numpy as np
 import pytest
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import SAME_START, Network
 from deeppool.costs.table import price
-from deeppool.graph.series_parallel import INPUT, ParallelBlock, layers_of
+from deeppool.graph.series_parallel import INPUT, ParallelBlock, Series, layers_of
+from deeppool.planning.evaluate.gpu_sets import concurrent_branches
+from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.evaluate.timing import pass_duration
 from deeppool.planning.search.limited_costs import LimitedCosts
 from deeppool.planning.search.parallel_block import BlockSolver
 from deeppool.profiling.table import Measurement
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_random_graphs import one_pass_problem
 from tests.planning.search.test_search import Definition
-from tests.strategies import BATCH_SIZES, make_graph, make_profile
+from tests.strategies import BATCH_SIZES, make_graph, make_profile, profile_from_times
 
 GRAPHS = 200
 LIMITS = (None, 4.0, 1.5)
@@ -29,13 +34,21 @@ SIZES = ((5, 4), (6, 2), (7, 2), (5, 3))
 """Layers and the most GPUs; all assignments are some thousands."""
 
 
+def costs_of(definition):
+    network = Network(definition.cluster)
+    costs = price(definition.profile, network, definition.batch, tuple(definition.gpu_counts))
+    return replace(costs, overlap=False)
+
+
 def solved_block(definition, position, limit, work_price=0.0):
     """Returns the parallel block before a layer of the model's series, solved on all GPUs."""
+    return block_of(definition, position, LimitedCosts(costs_of(definition), limit, work_price=work_price))
+
+
+def block_of(definition, position, prices):
     cluster, tree = definition.cluster, definition.tree
-    costs = price(definition.profile, Network(cluster), definition.batch, tuple(definition.gpu_counts))
-    costs = replace(costs, overlap=False)
     fork = tree.layers[position - 1] if position else INPUT
-    step, _ = BlockSolver(LimitedCosts(costs, limit, work_price=work_price)).step(
+    step, _ = BlockSolver(prices).step(
         tree.blocks[position], fork, tree.layers[position], ((cluster.gpus, SAME_START),)
     )
     return step.parts[0]
@@ -124,6 +137,59 @@ def test_side_by_side_leaves_out_the_partition_in_sequence_alone():
     ]
     crossing = solved_block(Definition(make_profile(graph, linear, BATCH_SIZES), Cluster(2), 2), 1, None)
     assert crossing.lower[1, 1] == pytest.approx(14e-3, abs=1e-4)
-    forward, backward = crossing.side_by_side
-    assert forward == pytest.approx(np.full((2, 2), 10e-3), abs=2e-4)
-    assert backward == pytest.approx(np.full((2, 2), 8e-3), abs=2e-4)
+    seconds, lag = crossing.side_by_side()
+    assert seconds == pytest.approx(np.full((2, 2), 18e-3), abs=2e-4)
+    assert lag == pytest.approx(np.full((2, 2), -8e-3), abs=2e-4)
+
+
+BRANCHES = ([(), (0,), (1,), (0,), (2, 3)], [(), (0,), (0,), (1, 2)], [(), (), (0, 1)])
+
+
+def test_no_assignment_side_by_side_takes_or_sums_less_than_its_bounds():
+    counted = 0
+    for number in range(60):
+        rng = random.Random(f"sums {number}")
+        edges, limit = rng.choice(BRANCHES), rng.choice([None, 4.0])
+        # The work divides evenly, so that a layer on more GPUs may pay although it then has an all-reduce.
+        seconds = [partial(mul, rng.choice([1e-3, 3e-3])) for _ in edges]
+        moved = [[rng.choice([0, 10_000, 100_000]) for _ in each] for each in edges]
+        links = (Link(speed, 0.0, "random") for speed in rng.choice([(1e10, 1e8), (1e9, 1e9), (1e10, 1e9)]))
+        profile = profile_from_times(make_graph(edges, moved), seconds)
+        gpus = 4 if len(edges) == 5 else 6
+        definition = Definition(profile, Cluster(gpus, "random", rng.choice([1, 3, 6]), *links), 12)
+        costs, position = costs_of(definition), len(definition.tree.layers) - 1
+        share = np.array([[rng.choice([0.0, 0.2, 0.6])] for _ in edges])
+        sync = share * costs.compute[:, :1] * (np.array(costs.gpu_counts) > 1)
+        # Half of a transfer is in the forward pass.
+        summing = costs.forward + sync - (costs.compute + costs.sync) / 2
+        prices = LimitedCosts(costs, limit, -costs.sync), LimitedCosts(costs, limit, summing, time_price=0.5)
+        passes, summed = (block_of(definition, position, each) for each in prices)
+        seconds, lag = passes.side_by_side(summed)
+        counted += (seconds + lag > sum(passes.side_by_side()) * (1 + 1e-9)).any()
+        for ends, both, forward in assigned_side_by_side(definition, costs, sync, position, limit):
+            assert seconds[ends] <= both * (1 + 1e-12)
+            assert (seconds + lag)[ends] <= forward * (1 + 1e-12)
+    assert counted > 20
+
+
+def assigned_side_by_side(definition, costs, sync, position, limit):
+    """Yields of each assignment with branches on several groups of GPUs the counts of fork and join, and seconds.
+
+    Of both passes without all-reduces; of the forward pass, and of the all-reduces of layers that GPU 0 computes.
+    """
+    tree, counts = definition.tree, definition.gpu_counts
+    block, join = tree.blocks[position], tree.layers[position]
+    part = Series((join,), (block,))
+    for assignment in definition.assignments(tree, 0, definition.cluster.gpus):
+        places = [place for _, place in sorted(assignment)]
+        amplified = definition.amplifications(places) if limit is not None else [0.0] * len(places)
+        gpus = [range(start, start + count) for count, start in places]
+        inside = layers_of(block)
+        if len(concurrent_branches(block, gpus)) == 1 or max(amplified[x] for x in (*inside, join)) > (limit or 1.0):
+            continue
+        options, starts = [counts.index(count) for count, _ in places], [start for _, start in places]
+        plan = Placement(replace(costs, sync=costs.sync * 0), tuple(options), tuple(starts))
+        forward, backward = (pass_duration(part, gpus, [x[at] for x in plan._passes].__getitem__) for at in (0, 1))
+        sums = sum(sync[layer, options[layer]] for layer in inside if not starts[layer])
+        before = options[tree.layers[position - 1]] if position else 0
+        yield (before, options[join]), forward + backward, forward + sums

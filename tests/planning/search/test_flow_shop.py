@@ -110,13 +110,14 @@ def test_a_block_counts_as_what_no_way_through_it_beats():
     """Layer 2 is the join of a block between it and layer 0: 1 s forward and 4 s backward, on whatever GPUs.
 
     Of the join's all-reduce of 7 s the block's backward hides 4 and the first layer's 2, which takes 1 + 2 s; 1 s and
-    0.5 of its own are left: 9.5 s.
+    0.5 of its own are left: 9.5 s. With all-reduces of 6 s in the block, on GPU 0, it is 15.5 s.
     """
     costs = layers([(1.0, 2.0), (50.0, 50.0), (1.0, 3.0)], [ALONE_BYTES] * 3)
     costs = replace(costs, sync=np.array([[0.5, 0.5], [0.0, 0.5], [7.0, 7.0]]))
-    block = BoundedBlock(0, np.full((2, 2), 1.0), np.full((2, 2), 4.0))
+    block, summed = (BoundedBlock(0, np.full((2, 2), 5.0), np.full((2, 2), lag)) for lag in (-4.0, 2.0))
     assert least_with_blocks(costs, [0, 1, 2], None, math.inf, {2: block}, 0.0) == pytest.approx(9.5)
     assert least_with_blocks(costs, [0, 1, 2], None, 9.0, {2: block}, 0.0) == 9.0
+    assert least_with_blocks(costs, [0, 1, 2], None, math.inf, {2: summed}, 0.0) == pytest.approx(15.5)
 
 
 def test_ways_that_the_search_does_not_go_on_with_count_for_what_it_states(monkeypatch):

@@ -45,6 +45,18 @@ def test_groups_may_have_any_width_and_the_narrow_ones_may_be_first():
     assert {shape[0] for shape in shapes(found) if len(shape) == 3} == {(width, 0, SAME_START) for width in range(1, 6)}
 
 
+def test_a_group_stands_elsewhere_on_as_many_gpus_or_on_the_most_that_there_are():
+    """16 GPUs in nodes of 8: behind GPU 0 a group has up to 7 of the first node, or up to 8 of the other one."""
+    found = partition_set(2, tuple(range(1, 17)), 16, 8)
+
+    def widths(place):
+        slots = zip(found.lanes, found.slots_at(place), strict=True)
+        return {found.slots[own][0]: found.slots[other] for (_, own), other in slots}
+
+    assert widths(SAME_NODE) == {width: (min(width, 7), SAME_NODE) for width in range(1, 17)}
+    assert widths(CROSS_NODE) == {width: (min(width, 8), CROSS_NODE) for width in range(1, 17)}
+
+
 def test_a_group_is_within_a_node_or_starts_at_one():
     """8 GPUs in nodes of 3: 0-2, 3-5, 6-7.
 
