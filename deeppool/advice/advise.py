@@ -10,6 +10,7 @@ from deeppool.advice.techniques import (
     crossover,
     ordered_transfers,
     partial_collectives,
+    replicas_too_large,
     two_waves,
 )
 from deeppool.base.arguments import typed
@@ -80,10 +81,16 @@ def advise(
         frontier=found,
         findings=(
             burst_parallelism(fastest, command),
-            collocation(found, times, baseline, name, command),
-            ordered_transfers(times, costs, baseline),
-            crossover(times, costs, compared),
-            two_waves(times, costs, baseline),
+            *(
+                (
+                    collocation(found, times, baseline, name, command),
+                    ordered_transfers(times, costs, baseline),
+                    crossover(times, costs, compared),
+                    two_waves(times, costs, baseline),
+                )
+                if compared.fitting
+                else replicas_too_large()
+            ),
             partial_collectives(command, ranks=max(baseline.gpus, *(layer.gpu_count for layer in fastest.layers)) > 1),
         ),
         profile_command=profile_command(model, name, times, device),

@@ -106,6 +106,7 @@ def _burst_parallelism(
     compared = replace(plan.comparison, error=abs(deviation))
     gain, verdict, where = compared.gain, compared.verdict, compared.where
     evidence += f"; {compared.name}{where} is predicted to take {gain:.2f} times as long as the plan"
+    evidence += "" if compared.fitting else f", but {compared.too_large}"
     if verdict == "unknown":
         evidence += ", which is within that deviation"
     elif abs(deviation) <= DEVIATION:

@@ -18,7 +18,7 @@ class Finding:
     technique: str
     verdict: Verdict
     gain: float | None
-    """Predicted speed or throughput in times that of the baseline; None where unknown."""
+    """Predicted speed or throughput in times that of the baseline; None where unknown, or where DDP does not fit."""
     evidence: str
     """Facts behind the verdict, with their values."""
     next_step: str
@@ -61,7 +61,10 @@ class Advice:
         where = f"{self.plan.model}, batch {self.plan.global_batch} on {format_count(self.plan.gpus, 'GPU')}"
         compared = self.plan.comparison
         if self.recommended:
-            names = ", ".join(f"{finding.technique} ({finding.gain:.2f}x)" for finding in self.recommended)
+            names = ", ".join(
+                each.technique if each.gain is None else f"{each.technique} ({each.gain:.2f}x)"
+                for each in self.recommended
+            )
             return f"{where}: worth it over DDP: {names}"
         if compared.fastest.gpus == 1:
             return f"{where}: train on one GPU ({format_seconds(compared.fastest.seconds)})"
@@ -71,9 +74,6 @@ class Advice:
         """Returns the verdicts with their evidence, and what to do next."""
         plan, compared = self.plan, self.plan.comparison
         best, where = compared.fastest, f"{format_count(plan.gpus, 'GPU')} ({plan.cluster.name})"
-        more = f"{plan.single_gpu_iteration_time / best.seconds:.2f} times as fast as on one"
-        if best.gpus == 1:
-            more = "more make it slower"
         steps = self.recommended or tuple(each for each in self.findings if each.verdict == "unknown")
         heading = "Next:"
         if not self.recommended:
@@ -83,9 +83,7 @@ class Advice:
             [
                 f"{plan.model}, global batch {plan.global_batch}, {where}; layer times {plan.provenance} for "
                 f"{plan.device_name}",
-                f"DDP takes {', '.join(map(str, compared.data_parallel))} GPUs: fastest on {best.gpus}, {more}"
-                if plan.gpus > 1
-                else f"One GPU takes {format_seconds(best.seconds)}",
+                self._baseline() if plan.gpus > 1 else f"One GPU takes {format_seconds(best.seconds)}",
                 *card_lines(
                     self.findings,
                     [self.profile_command or "", *(each.next_step for each in steps)] if steps else [],
@@ -94,6 +92,20 @@ class Advice:
                 *([] if steps else [heading]),
             ]
         )
+
+    def _baseline(self) -> str:
+        """Returns what DDP takes on each number of GPUs on which it fits, and where it is fastest."""
+        compared, alone = self.plan.comparison, self.plan.single_gpu_iteration_time
+        best = compared.fastest
+        times = f"{', '.join(map(str, compared.fitting or compared.data_parallel))} GPUs"
+        if not compared.fitting:
+            return f"DDP would take {times}, but {compared.too_large}"
+        more = f", {alone / best.seconds:.2f} times as fast as on one"
+        if compared.too_large:
+            more = f"; {compared.too_large}"
+        elif best.gpus == 1:
+            more = ", more make it slower"
+        return f"DDP takes {times}: fastest on {best.gpus}{more}"
 
 
 def card_lines(findings: Sequence[Finding], next_steps: Sequence[str], heading: str = "Next:") -> list[str]:

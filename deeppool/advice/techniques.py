@@ -45,11 +45,21 @@ def burst_parallelism(fastest: Plan, plan_command: str) -> Finding:
         # No plan is faster than DDP by more than the claim.
         verdict = verdict_on(optimality_factor(fastest.optimality), math.inf)
         return Finding("burst parallelism", verdict, None, fastest.caveats[-1], f"another profile, then {step}")
-    gain = fastest.comparison.gain
+    gain, compared = fastest.comparison.gain, fastest.comparison
+    if not compared.fitting:
+        evidence = f"the fastest plan fits and takes {format_seconds(fastest.iteration_time)}, DDP does not fit"
+        return Finding("burst parallelism", compared.verdict, None, evidence, step)
     evidence = "no plan is faster than DDP"
     if gain > 1 + TOLERANCE:
         evidence = f"the fastest plan takes {format_seconds(fastest.iteration_time)}, {gain:.2f} times as fast as DDP"
     return judge("burst parallelism", gain, fastest.error, evidence, step)
+
+
+def replicas_too_large() -> tuple[Finding, ...]:
+    """Returns the findings on techniques in which GPUs train the whole model each, where none holds it."""
+    evidence = "a GPU trains the whole model, which does not fit into its memory"
+    techniques = ("collocation", "ordered transfers", "crossover", "two waves")
+    return tuple(Finding(technique, "no", None, evidence, "") for technique in techniques)
 
 
 def collocation(
@@ -119,7 +129,7 @@ def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparis
     fitting = [gpus for gpus in rounds if needed[gpus] <= capacity]
     gpus = min(fitting, key=rounds.__getitem__, default=cluster.gpus)
     in_turn = 2 * compared.fastest.seconds
-    apart = min((one.seconds for one in compared.data_parallel if 2 * one.gpus <= cluster.gpus), default=in_turn)
+    apart = min((one.seconds for one in compared.fitting if 2 * one.gpus <= cluster.gpus), default=in_turn)
     gain = min(in_turn, apart) / rounds[gpus]
     where = "" if gpus == cluster.gpus else f" on {format_count(gpus, 'GPU')}"
     evidence = (

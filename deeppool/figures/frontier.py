@@ -38,14 +38,16 @@ def frontier(found: Frontier, plan: Plan | None = None, *, dark: bool = False) -
     """
     unit = time_unit(found.single_gpu_iteration_time)
     marks = [] if plan is None else [frontier_mark(found, plan)]
-    uniform = found.comparison.data_parallel
+    uniform, too_large = found.comparison.data_parallel, found.comparison.too_large
     works = [*(one.gpu_seconds for one in uniform), *(point.gpu_seconds for point in found.points)]
     times = [*(one.seconds for one in uniform), *(point.iteration_time for point in found.points)]
     layout = theme.theme_layout(
         title=f"{escape(found.model)}, batch {found.global_batch:,} on {found.gpus:,} GPU{'s' * (found.gpus > 1)}: "
         "every efficient plan",
         subtitle=f"<b>predicted</b> for {escape(found.cluster.name)}: {len(found.points):,} efficient "
-        f"plan{'s' * (len(found.points) > 1)}, {found.claim}; squares: data parallelism on so many GPUs",
+        f"plan{'s' * (len(found.points) > 1)}, {found.claim}; squares: data parallelism on so many GPUs"
+        + ", crosses: where it does not fit into their memory"
+        * bool(too_large),
         plot_height=300,
         dark=dark,
     )
@@ -109,12 +111,18 @@ def _curve(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
 
 
 def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, object]:
-    uniform = found.comparison.data_parallel
+    compared = found.comparison
+    uniform, symbols = compared.data_parallel, ("x-thin", "square-open")
     return {
         "type": "scatter",
         "name": "data parallel",
         "mode": "markers+text",
-        "marker": {"symbol": "square-open", "size": 8, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
+        "marker": {
+            "symbol": [symbols[one.fits(compared.capacity)] for one in uniform],
+            "size": 8,
+            "color": theme.neutral(dark=dark),
+            "line": {"width": 1.5, "color": theme.neutral(dark=dark)},
+        },
         "x": [unit.of(one.gpu_seconds) for one in uniform],
         "y": [unit.of(one.seconds) for one in uniform],
         "text": [f"{one.gpus:,}" for one in uniform],

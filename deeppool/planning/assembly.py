@@ -53,9 +53,9 @@ def assemble_plan(
     if amplification_limit is not None and limit_scope == "layer":
         most = amplification_limit * (1 + TOLERANCE)
         over_limit = tuple(layer.name for layer in layers if layer.amplification > most)
-    *fewer, everywhere = data_parallel_times(costs)
+    *fewer, everywhere = data_parallel_times(costs, memory)
     caveats = profile.caveats(extrapolated)
-    compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error)
+    compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error, capacity=cluster.memory)
     if compared.within_error:
         caveats += (
             f"the gain over data parallelism{compared.where}, {100 * (compared.gain - 1):.1f} %, is within the error "
@@ -85,6 +85,7 @@ def assemble_plan(
         iteration_time=iteration_time,
         data_parallel_iteration_time=everywhere.seconds,
         data_parallel_on_fewer=tuple(fewer),
+        data_parallel_memory=everywhere.memory,
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

@@ -93,7 +93,7 @@ def check(plan: Plan, profile: Profile) -> PlanCheck:
     network = Network(plan.cluster, plan.network_model)
     costs = replace(price(profile, network, plan.global_batch, _counts(plan)), overlap=plan.overlap_sync)
     placement = _placement(plan, costs)
-    _check_times(plan, placement)
+    _check_times(plan, profile, placement)
     _check_limits(plan, placement)
     _check_memory(plan, profile, placement)
     by_layer = plan.amplification_limit if plan.limit_scope == "layer" and not plan.over_limit else None
@@ -176,10 +176,10 @@ def _check_graph(plan: Plan, profile: Profile) -> None:
             )
 
 
-def _check_times(plan: Plan, placement: Placement) -> None:
+def _check_times(plan: Plan, profile: Profile, placement: Placement) -> None:
     """Compares the plan's times, and what they follow from, with those of its profile."""
     costs, gpu_seconds = placement.costs, placement.gpu_seconds
-    *fewer, everywhere = data_parallel_times(costs)
+    *fewer, everywhere = data_parallel_times(costs, memory_model(profile, plan.global_batch, plan.optimizer))
     times = [
         ("iteration_time", plan.iteration_time, placement.iteration_time),
         ("gpu_seconds", plan.gpu_seconds, gpu_seconds),
@@ -231,6 +231,12 @@ def _check_limits(plan: Plan, placement: Placement) -> None:
 def _check_memory(plan: Plan, profile: Profile, placement: Placement) -> None:
     """Compares what each GPU holds, where the plan says it; only the published search may exceed its memory."""
     model, capacity = memory_model(profile, plan.global_batch, plan.optimizer), plan.cluster.memory
+    for one in plan.comparison.data_parallel:
+        if one.memory not in (None, model.replica(one.gpus)):
+            raise PlanError(
+                f"data parallelism on {format_count(one.gpus, 'GPU')} needs {one.memory} bytes of each by the plan, "
+                f"and {model.replica(one.gpus)} by its profile ({AGAIN})"
+            )
     if not plan.memory or not model.known:
         return
     uses = [use for use in model.use(placement.gpus, plan.cluster.gpus) if use.total]

@@ -52,9 +52,9 @@ def without_noise(
         limit_scope=plan.limit_scope,
         explained=explained,
     )
-    limit, capacity = plan.amplification_limit, costs.network.cluster.memory
+    limit = plan.amplification_limit
     over = limit is not None and plan.limit_scope == "iteration" and kept.amplification > limit * (1 + TOLERANCE)
-    if over or kept.over_limit or not memory.fits(placement.gpus, capacity):
+    if over or kept.over_limit:
         return plan
     caveat = (
         f"the fastest plan gains {100 * (compared.gain - 1):.1f} % over data parallelism (DDP){compared.where}, less "

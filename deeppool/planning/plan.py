@@ -115,6 +115,8 @@ class Plan:
     by how much."""
     data_parallel_on_fewer: tuple[DataParallelTime, ...] = ()
     """Data parallelism on each smaller GPU count, ascending; empty in files of earlier versions."""
+    data_parallel_memory: int | None = None
+    """Bytes of data parallelism on each of all GPUs; None: unknown, as in files of earlier versions."""
     error: float | None = None
     """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
@@ -227,9 +229,13 @@ class Plan:
         """The plan compared with data parallelism."""
         return DataParallelComparison(
             self.iteration_time,
-            (*self.data_parallel_on_fewer, DataParallelTime(self.gpus, self.data_parallel_iteration_time)),
+            (
+                *self.data_parallel_on_fewer,
+                DataParallelTime(self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory),
+            ),
             self.error,
             "DDP" if self.overlap_sync else "data parallelism",
+            self.cluster.memory,
         )
 
     @property
@@ -269,7 +275,10 @@ class Plan:
             return "memory is unknown: the profile does not say what layers keep for the backward (profile again)"
         known = self.cluster.memory
         of = "" if known is None else f" of {format_bytes(known)}"
-        return "\n".join([f"memory{of} with optimizer {self.optimizer}:", *(f"  {use}" for use in self.memory)])
+        compared = self.comparison
+        baseline = [f"  {compared.name}: {compared.too_large}"] * bool(compared.too_large)
+        uses = (f"  {use}" for use in self.memory)
+        return "\n".join([f"memory{of} with optimizer {self.optimizer}:", *uses, *baseline])
 
     def __str__(self) -> str:
         limit = "no limit" if self.amplification_limit is None else f"limit {self.amplification_limit:g}"

@@ -215,7 +215,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         )
     ]
     layers = profile.graph.layers
-    *fewer, everywhere = data_parallel_times(costs)
+    *fewer, everywhere = data_parallel_times(costs, model)
     return Frontier(
         model=profile.graph.model,
         cluster=cluster,
@@ -225,6 +225,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         single_gpu_iteration_time=costs.single_gpu_time,
         data_parallel_iteration_time=everywhere.seconds,
         data_parallel_on_fewer=tuple(fewer),
+        data_parallel_memory=everywhere.memory,
         points=tuple(points),
         optimality=efficient.optimality,
         pareto_factor=efficient.pareto_factor,

@@ -118,8 +118,11 @@ def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the
         25.9: "no", 26.1: "yes", 42.9: "yes", 43.1: "no"
     }  # fmt: skip
     # A ring over 4 sends 3/2 of a MiB at 1 GB/s. A replica trains in every other iteration, its sum after its passes.
-    cycle = (6e-3 + 1.5 * MIB / 1e9) / 2
-    assert all(finding.gain == pytest.approx(6e-3 / cycle, rel=0.01) for finding in two.values())
+    # DDP has no room but on four GPUs, or for 43.1 MiB on two, which send a MiB.
+    exchange = 1.5 * MIB / 1e9
+    for memory, finding in two.items():
+        baseline = 6e-3 + (MIB / 1e9 if memory == 43.1 else exchange)
+        assert finding.gain == pytest.approx(baseline / ((6e-3 + exchange) / 2), rel=0.01)
     assert "but they need" in two[25.9].evidence
     assert "one of twice the batch" in two[43.1].evidence
     assert advise(profile, replace(FOUR, memory=None))["two waves"].verdict == "unknown"
@@ -145,6 +148,46 @@ def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
         == "deeppool plan drawn.json --gpus 4 --global-batch 8 --cluster CLUSTER.json -o burst-plan.json"
     )
     assert found.findings[2].evidence == "DDP has nothing to send where it is fastest"
+
+
+def test_the_baseline_fits_into_memory() -> None:
+    # 64 MiB of parameters take 67 ms on two GPUs and 100 on four; a GPU holds 192 MiB of the model, and 2 MiB a sample.
+    profile = chain((0, 1e-3, 0), (0, 1e-4, 64 * MIB))
+    layers = tuple(replace(layer, activation_bytes=MIB) for layer in profile.graph.layers)
+    profile = replace(profile, graph=replace(profile.graph, layers=layers))
+    needed = {1: 208, 2: 200, 4: 196}
+    assert dp.advise(profile, replace(FOUR, memory=208 * MIB), 8).plan.comparison.fastest.gpus == 1
+    found = dp.advise(profile, replace(FOUR, memory=207 * MIB), 8)
+    compared = found.plan.comparison
+    assert {one.gpus: one.memory for one in compared.data_parallel} == {g: mib * MIB for g, mib in needed.items()}
+    assert found.explain().splitlines()[1] == (
+        "DDP takes 71.5 ms on 2, 103 ms on 4 GPUs: fastest on 2; on 1 GPU it does not fit: a GPU needs 208.0 MiB, and "
+        "has 207.0 MiB"
+    )
+    # 4.4 ms on two GPUs and 67.1 ms of all-reduce; the plan has the first layer on four GPUs, the second on one.
+    assert found.findings[0].gain == pytest.approx((4.4e-3 + 64 * MIB / 1e9) / 2.8e-3)
+    # Two jobs of 200 MiB each do not fit, and two that train apart are on two GPUs each.
+    assert "times as fast as by DDP on half of the GPUs each" in found.findings[3].evidence
+    with pytest.raises(
+        PlanError, match=r"no plan of drawn fits: .* needs 196\.0 MiB, 1\.0 MiB more than its 195\.0 MiB"
+    ):
+        dp.advise(profile, replace(FOUR, memory=195 * MIB), 8)
+
+
+def test_a_plan_that_fits_where_ddp_does_not_is_worth_it() -> None:
+    # Two branches of 8 MiB of parameters each, of which a GPU holds 24: both do not fit on one, side by side they do.
+    graph = make_graph([(), (0,), (0,), (1, 2)], None, [0, 8 * MIB, 8 * MIB, 0], [0] * 4)
+    profile = profile_from_times(graph, [lambda batch: 1e-3 * batch] * 4, SIZES)
+    found = dp.advise(profile, Cluster(4, "by hand", 4, LINK, LINK, memory=30 * MIB), 8)
+    assert str(found) == "drawn, batch 8 on 4 GPUs: worth it over DDP: burst parallelism"
+    assert [(each.verdict, each.gain) for each in found.findings[:-1]] == [("yes", None), *[("no", None)] * 4]
+    assert "fits and takes" in found.findings[0].evidence
+    assert (
+        found.explain()
+        .splitlines()[1]
+        .endswith(" on 4 GPUs, but on 4 GPUs or fewer it does not fit: a GPU needs 48.0 MiB, and has 30.0 MiB")
+    )
+    assert not figures.of(found).data[0].x
 
 
 def test_where_further_gpus_only_cost_time_the_advice_is_one_gpu() -> None:

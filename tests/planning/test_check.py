@@ -94,6 +94,10 @@ def paper_plan(limit=None):
             lambda plan: replace(plan, data_parallel_on_fewer=plan.data_parallel_on_fewer[:1]),
             "length of data_parallel_on_fewer is 1 in the plan, and 2",
         ),
+        (
+            lambda plan: replace(plan, data_parallel_memory=1),
+            "data parallelism on 4 GPUs needs 1 bytes of each by the plan, and None by its profile",
+        ),
         (lambda plan: replace(plan, amplification=1.0), "amplification is 1 in the plan"),
         (lambda plan: replace(plan, sync_computing=0.5), "sync_computing is 0.5 in the plan"),
         (lambda plan: first_layer(plan, amplification=9.0), "amplification of layer 'layer0' is 9 in the plan"),
@@ -145,7 +149,7 @@ def test_what_gpus_hold_is_compared_with_the_profile_and_with_their_memory():
     emptier = replace(plan.memory[0], total=plan.memory[0].total - 1)
     for edited, message in (
         (replace(plan, memory=(emptier, *plan.memory[1:])), "memory is not what"),
-        (replace(plan, optimizer="adam"), "memory is not what"),
+        (replace(plan, optimizer="adam"), r"data parallelism on 1 GPU needs \d+ bytes of each by the plan, and \d+ by"),
         (replace(plan, cluster=replace(plan.cluster, memory=1e6)), r"GPU 0 has 976\.6 KiB, and would hold more"),
     ):
         with pytest.raises(PlanError, match=message):

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 import deeppool as dp
 from deeppool.cluster.cluster import Cluster
 from deeppool.profiling.iteration_check import IterationCheck
@@ -48,6 +50,20 @@ def test_the_check_of_the_nearest_batch_counts_and_its_spread_too() -> None:
     assert gain(dp.plan(far, CLUSTER, BATCH)) == promised
     spread = profile(check(8, 0.0, 2 * promised))
     assert gain(dp.plan(spread, CLUSTER, BATCH)) == 0
+
+
+def test_data_parallelism_is_kept_where_it_is_fastest_of_where_it_fits() -> None:
+    # A layer takes 8 ms on one GPU, 10 on two and 10 on four; another a millisecond more on four GPUs than on two.
+    graph = make_graph([(), (0,)], [(), (0,)], [0, 0], [10**6, 0])
+    times = [{16: 8e-3, 8: 10e-3, 4: 10e-3}, {16: 1e-3, 8: 1e-3, 4: 1.01e-3}]
+    made = profile_from_times(graph, [each.__getitem__ for each in times], (4, 8, 16))
+    noisy = replace(made, checks=(check(8, 0.5),))
+    # 16 MB on one GPU, 8 on two.
+    for memory, gpus, seconds in ((16e6, 1, 9e-3), (15e6, 2, 11e-3), (5e6, 4, 11.01e-3)):
+        kept = dp.plan(noisy, 4, BATCH, memory=memory)
+        assert (kept.comparison.fastest.gpus, kept.comparison.gain) == (gpus, pytest.approx(1.0))
+        assert [layer.gpu_count for layer in kept.layers] == [gpus] * 2
+        assert kept.iteration_time == pytest.approx(seconds)
 
 
 def test_data_parallelism_over_the_limit_is_not_kept() -> None:

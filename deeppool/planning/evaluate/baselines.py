@@ -9,8 +9,9 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import data_parallel
-from deeppool.units import format_count, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 Verdict = Literal["yes", "no", "unknown"]
 """Whether another way to train is worth it; unknown where that takes a measurement."""
@@ -32,6 +33,8 @@ class DataParallelTime:
     gpus: int
     seconds: float
     """Seconds of an iteration."""
+    memory: int | None = None
+    """Bytes that each GPU needs; None: unknown."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1 or not self.seconds > 0:
@@ -41,6 +44,10 @@ class DataParallelTime:
     def gpu_seconds(self) -> float:
         """GPU-seconds of an iteration: all GPUs are held all the time."""
         return self.gpus * self.seconds
+
+    def fits(self, capacity: float | None) -> bool:
+        """Whether a GPU of some bytes holds it; true where either is unknown."""
+        return capacity is None or self.memory is None or self.memory <= capacity
 
     def __str__(self) -> str:
         return f"{format_seconds(self.seconds)} on {self.gpus}"
@@ -58,12 +65,23 @@ class DataParallelComparison:
     """Relative error of the gain: that of estimated layer times, or the noise of measured ones; None: unknown."""
     name: str = "DDP"
     """PyTorch's DDP, unless nothing overlaps, as in DeepPool's paper."""
+    capacity: float | None = None
+    """Memory of each GPU in bytes; None: unknown."""
+
+    @property
+    def fitting(self) -> tuple[DataParallelTime, ...]:
+        """Data parallelism on the GPU counts on which it fits into memory, ascending."""
+        return tuple(one for one in self.data_parallel if one.fits(self.capacity))
 
     @property
     def fastest(self) -> DataParallelTime:
-        """The baseline: data parallelism where it is fastest, on the fewest GPUs of those that are as fast."""
-        least = min(one.seconds for one in self.data_parallel) * (1 + TOLERANCE)
-        return next(one for one in self.data_parallel if one.seconds <= least)
+        """The baseline: data parallelism where it is fastest, on the fewest GPUs of those that are as fast.
+
+        Only counts on which it fits into memory are compared, or all where it fits on none.
+        """
+        found = self.fitting or self.data_parallel
+        least = min(one.seconds for one in found) * (1 + TOLERANCE)
+        return next(one for one in found if one.seconds <= least)
 
     @property
     def gain(self) -> float:
@@ -72,13 +90,13 @@ class DataParallelComparison:
 
     @property
     def within_error(self) -> bool:
-        """Whether the plan is faster by no more than the error."""
-        return 0 < self.gain - 1 <= (self.error or 0.0)
+        """Whether the plan is faster than what fits into memory, by no more than the error."""
+        return bool(self.fitting) and 0 < self.gain - 1 <= (self.error or 0.0)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the plan is worth it."""
-        return verdict_on(self.gain, self.error)
+        """Whether the plan is worth it, as any is where data parallelism does not fit into memory."""
+        return verdict_on(self.gain, self.error) if self.fitting else "yes"
 
     @property
     def where(self) -> str:
@@ -89,15 +107,36 @@ class DataParallelComparison:
     def baseline_text(self) -> str:
         """Seconds of data parallelism where it is fastest, and on all GPUs."""
         best, everywhere = self.fastest, self.data_parallel[-1]
-        text = f"{format_seconds(best.seconds)}{self.where}"
-        if best.seconds * (1 + TOLERANCE) >= everywhere.seconds:
-            return f"{text}, as on all" if self.where else text
-        return f"{text}, where it is fastest, {format_seconds(everywhere.seconds)} on all"
+        as_fast = best.seconds * (1 + TOLERANCE) >= everywhere.seconds
+        refused = bool(self.fitting) and any(one.seconds * (1 + TOLERANCE) < best.seconds for one in self.data_parallel)
+        text = f"{format_seconds(best.seconds)}{self.where or ' on all' * refused}"
+        if refused or not as_fast:
+            text += f", where it is fastest{' of those that hold it' * refused}"
+        if self.where:
+            text += ", as on all" if as_fast else f", {format_seconds(everywhere.seconds)} on all"
+        return text if self.fitting else f"{text}, but {self.too_large}"
+
+    @property
+    def too_large(self) -> str:
+        """On how few GPUs data parallelism does not fit into memory, and why; empty if it fits on each count."""
+        found = [one for one in self.data_parallel if not one.fits(self.capacity)]
+        if not found:
+            return ""
+        most, needed, has = found[-1].gpus, found[-1].memory or 0, self.capacity or 0
+        return (
+            f"on {format_count(most, 'GPU')}{' or fewer' * (len(found) > 1)} it does not fit: a GPU needs "
+            f"{format_bytes(needed)}, and has {format_bytes(has)}"
+        )
+
+
+def data_parallel_times(costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:
+    """Returns data parallelism on each GPU count of the table, and last on all, with the memory that it needs."""
+    return tuple(replace(one, memory=memory.replica(one.gpus)) for one in _times(costs))
 
 
 @lru_cache(maxsize=4)
-def data_parallel_times(costs: CostTable) -> tuple[DataParallelTime, ...]:
-    """Returns data parallelism on each GPU count of the table, and last on all; cached, as a slider asks again."""
+def _times(costs: CostTable) -> tuple[DataParallelTime, ...]:
+    """Returns data parallelism on each count; cached, as a slider asks again."""
     network, counts = costs.network, costs.gpu_counts
     gpus = network.cluster.gpus
     found = [data_parallel(costs, option) for option in range(len(counts))]

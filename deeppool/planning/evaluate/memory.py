@@ -122,6 +122,10 @@ class MemoryModel:
         most = float(total.max())
         return most * float(((total / most) ** NORM).sum()) ** (1 / NORM) if most > capacity else 0.0
 
+    def replica(self, gpus: int) -> int | None:
+        """Returns the bytes on each of some GPUs that hold all layers and share the batch; None where unknown."""
+        return int(self.peaks_in_sequence(np.full((1, len(self.graph.layers)), gpus))[0]) if self.known else None
+
     def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
         """Whether no GPU holds more bytes than its capacity; true where either is unknown."""
         return capacity is None or not self.known or self.peak(gpu_sets) <= capacity

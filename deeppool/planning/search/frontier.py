@@ -58,6 +58,8 @@ class Frontier:
     """Uncertainties of the layer times, a sentence each; see :mod:`deeppool.profiling.iteration_check`."""
     data_parallel_on_fewer: tuple[DataParallelTime, ...] = ()
     """Data parallelism on each smaller GPU count, ascending, as in a static partition of the cluster."""
+    data_parallel_memory: int | None = None
+    """Bytes of data parallelism on each of all GPUs; None: unknown, as in files of earlier versions."""
     pareto_factor: float | None = None
     """Every plan has a point of at most so many times its iteration time and its GPU-seconds; None: not stated."""
 
@@ -72,8 +74,10 @@ class Frontier:
     @property
     def comparison(self) -> DataParallelComparison:
         """The fastest plan compared with data parallelism."""
-        everywhere = DataParallelTime(self.gpus, self.data_parallel_iteration_time)
-        return DataParallelComparison(self.points[0].iteration_time, (*self.data_parallel_on_fewer, everywhere))
+        everywhere = DataParallelTime(self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory)
+        return DataParallelComparison(
+            self.points[0].iteration_time, (*self.data_parallel_on_fewer, everywhere), capacity=self.cluster.memory
+        )
 
     @property
     def claim(self) -> str:
@@ -119,5 +123,5 @@ class Frontier:
             f"{last.amplification:.2f}; data parallel {self.comparison.baseline_text}; {self.claim}"
         )
         if too_large:
-            text += f"; {too_large} need more than the {format_bytes(capacity)} of a GPU"
+            text += f"; {too_large} need{'s' * (too_large == 1)} more than the {format_bytes(capacity)} of a GPU"
         return "; caution: ".join([text, *self.caveats])

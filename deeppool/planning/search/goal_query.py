@@ -7,7 +7,7 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, Floats
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import data_parallel_times
+from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.goal import GoalBackground
@@ -31,19 +31,20 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
     Raises:
         PlanError: none of the plans as fast as data parallelism was found to fit.
     """
-    found = efficient_plans(costs)
+    found, capacity = efficient_plans(costs), costs.network.cluster.memory
+    compared = DataParallelComparison(float(found.time[0]), data_parallel_times(costs, memory), capacity=capacity)
     # A bounded search may have no plan as fast as data parallelism.
-    slowest = max(min(one.seconds for one in data_parallel_times(costs)), float(found.time[0])) * (1 + TOLERANCE)
+    slowest = max(compared.fastest.seconds, compared.iteration_time) * (1 + TOLERANCE)
     values = _values(background, costs, found.time, found.work)
     fast = np.nonzero(found.time <= slowest)[0].tolist()
     plans = {index: Placement(costs, *found.trace(index)) for index in fast}
-    fitting = [index for index in fast if memory.fits(plans[index].gpus, costs.network.cluster.memory)]
+    fitting = [index for index in fast if memory.fits(plans[index].gpus, capacity)]
     best, *others = sorted(fast, key=lambda index: (-values[index], found.time[index]))
     if best in fitting:
         made, seconds, work = plans[best], float(found.time[best]), float(found.work[best])
     else:
         known = [plans[index] for index in others if index in fitting][:1]
-        made, slowest = _fitting(costs, background, memory, slowest, known)
+        made = _fitting(costs, background, memory, slowest, known)
         seconds, work = made.iteration_time, made.gpu_seconds
     if background is None:
         gap = work / found.least_work(slowest)
@@ -55,11 +56,10 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
 
 def _fitting(
     costs: CostTable, background: GoalBackground | None, memory: MemoryModel, slowest: float, known: list[Placement]
-) -> tuple[Placement, float]:
-    """Returns the plan that serves a goal best of those found that fit and take at most some seconds, and these.
+) -> Placement:
+    """Returns the plan that serves a goal best of those found that fit and take at most ``slowest`` seconds.
 
     They are those that are known, data parallelism and the fastest one that fits, and what small changes make of these.
-    Where none of them is as fast as ``slowest``, data parallelism on the GPUs that it fits on says how fast they are.
 
     Raises:
         PlanError: there are none.
@@ -79,15 +79,13 @@ def _fitting(
     if uniform:
         fastest = search_fitting(costs, None, "layer", memory)
         starts.append(Placement(costs, fastest.choices, fastest.starts))
-        if not any(map(permitted, starts)):
-            slowest = min(plan.iteration_time for plan in uniform) * (1 + TOLERANCE)
-    if not starts:
+    changed = [climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan)]
+    if not changed:
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
             f"{format_bytes(capacity or 0)} (plan for goal 'fastest', or on more GPUs)"
         )
-    changed = (climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan))
-    return min(changed, key=cost), slowest
+    return min(changed, key=cost)
 
 
 def _values(background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:

@@ -1,5 +1,6 @@
 """``dp.share``: foreground speed-up against cluster throughput of two profiled jobs on one cluster."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -128,14 +129,14 @@ def _check(harvest_of_idle: float) -> float:
 
 def _counts_that_fit(counts: Iterable[int], held: MemoryModel, cluster: Cluster) -> list[int]:
     """Returns the GPU counts on which data parallelism fits, which takes the least memory of all plans; ascending."""
-    everywhere = {count: (range(count),) * len(held.graph.layers) for count in sorted(counts)}
-    found = [count for count, gpu_sets in everywhere.items() if held.fits(gpu_sets, cluster.memory)]
+    capacity = math.inf if cluster.memory is None else cluster.memory
+    needed = {count: held.replica(count) or 0 for count in sorted(counts)}
+    found = [count for count, memory in needed.items() if memory <= capacity]
     if not found:
-        needed = held.peak(everywhere[cluster.gpus])
         raise PlanError(
             f"no static partition of {cluster.gpus} GPUs holds {held.graph.model}: with data parallelism on all of "
-            f"them a GPU needs {format_bytes(needed)}, and has {format_bytes(cluster.memory or 0)} (deeppool plan says "
-            "what fits)"
+            f"them a GPU needs {format_bytes(needed[cluster.gpus])}, and has {format_bytes(capacity)} (deeppool plan "
+            "says what fits)"
         )
     return found
 

@@ -1,5 +1,6 @@
 """Plans are compared with data parallelism on as many GPUs as it is fastest on, wherever they are."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,111 @@ def test_the_baseline_is_the_fastest_and_of_equals_that_on_the_fewest_gpus(secon
 def test_a_gain_is_worth_it_beyond_its_error(time, error, within, verdict) -> None:
     found = compared(4, 1.5, 2, time=time, error=error)
     assert (found.within_error, found.verdict) == (within, verdict)
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("capacity", "gpus", "text"),
+    [
+        # By hand: 7 MB of the model and 8 of samples on one GPU, 4 on two, 2 on four.
+        (None, 1, "8 s on 1 GPU, where it is fastest, 12 s on all"),
+        (15 * MB, 1, "8 s on 1 GPU, where it is fastest, 12 s on all"),
+        (15 * MB - 1, 2, "10 s on 2 GPUs, where it is fastest of those that hold it, 12 s on all"),
+        (10 * MB, 4, "12 s on all, where it is fastest of those that hold it"),
+        (
+            8 * MB,
+            1,
+            "8 s on 1 GPU, where it is fastest, 12 s on all, but on 4 GPUs or fewer it does not fit: a GPU needs "
+            "8.6 MiB, and has 7.6 MiB",
+        ),
+    ],
+)
+def test_the_baseline_is_the_fastest_of_what_fits_into_memory(capacity, gpus, text) -> None:
+    times = zip((1, 2, 4), (8, 10, 12), (15 * MB, 11 * MB, 9 * MB), strict=True)
+    found = DataParallelComparison(10.0, tuple(DataParallelTime(*each) for each in times), 0.3, capacity=capacity)
+    assert (found.fastest.gpus, found.baseline_text) == (gpus, text)
+    # On four GPUs a gain of 20 % is within the error; where it fits nowhere, nothing is as good as a plan.
+    verdicts = {1: "no", 2: "no", 4: "unknown"}
+    nowhere = capacity == 8 * MB
+    assert found.verdict == ("yes" if nowhere else verdicts[gpus])
+    assert found.within_error == (gpus == 4)
+
+
+def test_memory_that_is_as_much_as_on_fewer_is_told_of_equals_too() -> None:
+    times = (DataParallelTime(1, 1.0, 9), DataParallelTime(2, 2.0, 8), DataParallelTime(4, 2.0, 7))
+    found = DataParallelComparison(1.0, times, capacity=8)
+    assert found.baseline_text == "2 s on 2 GPUs, where it is fastest of those that hold it, as on all"
+    assert found.too_large == "on 1 GPU it does not fit: a GPU needs 9 B, and has 8 B"
+
+
+LARGE = 4 * MB
+"""Bytes of parameters of a layer, of which a GPU holds 3 times as many: gradients and momentum."""
+
+
+def large(*seconds: float):
+    """A layer of 1 MB a sample, with its seconds on one GPU, on two and on four that share 16 samples."""
+    graph = make_graph([()], parameter_bytes=[LARGE], activation_bytes=[MB])
+    return profile_from_times(graph, [dict(zip((16, 8, 4), seconds, strict=True)).__getitem__], (4, 8, 16))
+
+
+NO_TIME = Link(1e15, 0.0, "takes no time")
+SMALL = Cluster(4, "small", 4, NO_TIME, NO_TIME, memory=20 * MB)
+
+
+def test_plans_frontiers_and_goals_are_compared_with_what_fits(tmp_path) -> None:
+    # 12 MB of the model, and 16, 8 or 4 MB of samples: 28 MB on one GPU, 20 on two, 16 on four.
+    slower = large(8e-3, 10e-3, 12e-3)
+    text = "10 ms on 2 GPUs, where it is fastest of those that hold it, 12 ms on all"
+    why = "on 1 GPU it does not fit: a GPU needs 26.7 MiB, and has 19.1 MiB"
+    for goal in ("fastest", "ddp_speed"):
+        made = dp.plan(slower, SMALL, 16, goal=goal)
+        assert [one.memory for one in made.comparison.data_parallel] == [28 * MB, 20 * MB, 16 * MB]
+        assert (made.comparison.fastest.gpus, made.comparison.gain) == (2, pytest.approx(1.0))
+        assert f"DDP, which takes {text};" in str(made)
+        assert made.explain_memory().splitlines()[-1] == f"  DDP: {why}"
+        dp.check(made, slower)
+        assert dp.load(dp.save(made, tmp_path / "plan.json")).comparison == made.comparison
+    assert dp.plan(slower, replace(SMALL, memory=None), 16).comparison.fastest.gpus == 1
+    found = dp.frontier(slower, SMALL, 16)
+    assert f"; data parallel {text}; " in str(found)
+    assert list(dp.figures.of(found).data[1].marker.symbol) == ["x-thin", "square-open", "square-open"]
+    adam = dp.plan(slower, SMALL, 16, memory=28 * MB, optimizer="adam")
+    assert adam.comparison.fastest.gpus == 2
+
+
+def test_files_without_the_memory_of_data_parallelism_compare_as_before(tmp_path) -> None:
+    file = dp.save(dp.plan(large(8e-3, 10e-3, 12e-3), SMALL, 16), tmp_path / "plan.json")
+    fields = json.loads(file.read_text())
+    del fields["data_parallel_memory"]
+    for each in fields["data_parallel_on_fewer"]:
+        del each["memory"]
+    file.write_text(json.dumps(fields))
+    compared = dp.load(file).comparison
+    assert (compared.fastest.gpus, compared.baseline_text) == (1, "8 ms on 1 GPU, where it is fastest, 12 ms on all")
+    assert not compared.too_large
+
+
+def test_the_command_line_compares_with_what_fits(deeppool, tmp_path) -> None:
+    file = dp.save(large(8e-3, 10e-3, 12e-3), tmp_path / "profile.json")
+    place = dp.save(SMALL, tmp_path / "cluster.json")
+    request = [file, "--gpus", "4", "--global-batch", "16", "--cluster", place]
+    for command in ("plan", "frontier"):
+        code, out, _ = deeppool(command, *request)
+        assert code == 0
+        assert "10 ms on 2 GPUs, where it is fastest of those that hold it, 12 ms on all" in " ".join(out.split())
+    code, out, _ = deeppool("plan", *request, "--json")
+    made = json.loads(out)
+    assert [each["memory"] for each in made["data_parallel_on_fewer"]] == [28 * MB, 20 * MB]
+    assert made["data_parallel_memory"] == 16 * MB
+    # Nothing fits: a frontier says so of both, and a plan is refused.
+    request += ["--memory", "15MB"]
+    code, out, _ = deeppool("frontier", *request)
+    assert "on 4 GPUs or fewer it does not fit: a GPU needs 15.3 MiB, and has 14.3 MiB" in " ".join(out.split())
+    code, _, error = deeppool("plan", *request)
+    assert code == 1
+    assert "data parallelism fits from 6 GPUs" in error
 
 
 def test_the_caution_about_estimates_is_of_the_gain_over_the_fastest() -> None:

@@ -9,6 +9,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.baselines import data_parallel_times
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.search import search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
@@ -92,17 +93,11 @@ def test_data_parallelism_sums_a_tied_parameter_once(model):
     graph = make_graph([(), (0,), (1,)], parameter_bytes=[2**24, 0, 2**24])
     tied = replace(graph.layers[2], parameters=graph.layers[0].parameters)
     alone = replace(graph.layers[2], parameter_bytes=0)
-    times = [
-        data_parallel_times(
-            price(
-                profile_from_times(replace(graph, layers=(*graph.layers[:2], last)), [lambda b: 1e-3 * b] * 3),
-                Network(Cluster(4), model),
-                16,
-                (1, 4),
-            )
-        )[-1]
-        for last in (tied, alone)
-    ]
+    times = []
+    for last in (tied, alone):
+        profile = profile_from_times(replace(graph, layers=(*graph.layers[:2], last)), [lambda b: 1e-3 * b] * 3)
+        costs = price(profile, Network(Cluster(4), model), 16, (1, 4))
+        times.append(data_parallel_times(costs, memory_model(profile, 16))[-1])
     assert times[0] == times[1]
 
 
