@@ -124,7 +124,9 @@ class MemoryModel:
 
     def replica(self, gpus: int) -> int | None:
         """Returns the bytes on each of some GPUs that hold all layers and share the batch; None where unknown."""
-        return int(self.peaks_in_sequence(np.full((1, len(self.graph.layers)), gpus))[0]) if self.known else None
+        if not self.known:
+            return None
+        return -(-self.global_batch // gpus) * int(self.activations_per_sample.sum()) + self._state_of_all
 
     def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
         """Whether no GPU holds more bytes than its capacity; true where either is unknown."""
@@ -142,8 +144,7 @@ class MemoryModel:
             for source, size in zip(layer.predecessors, layer.input_bytes, strict=True):
                 moved = gpu_counts[:, source] != gpu_counts[:, index]
                 total += np.where(moved, size * shards[:, index], 0)
-        held = sum({layer.parameters: layer.parameter_bytes for layer in self.graph.layers}.values())
-        peaks: Integers = total + self.state(min(held, self.graph.parameter_bytes))
+        peaks: Integers = total + self._state_of_all
         return peaks
 
     def use(self, gpu_sets: GpuSets, gpus: int) -> tuple[MemoryUse, ...]:
@@ -166,6 +167,12 @@ class MemoryModel:
                 )
             )
         return tuple(found)
+
+    @property
+    def _state_of_all(self) -> int:
+        """Bytes of all parameters with their gradients and optimizer state."""
+        held = sum({layer.parameters: layer.parameter_bytes for layer in self.graph.layers}.values())
+        return self.state(min(held, self.graph.parameter_bytes))
 
     def _state_parts(self, parameter_bytes: int) -> tuple[int, int, int]:
         # Parameters are fp32 in any precision; autocast keeps a copy of half the width through the iteration.

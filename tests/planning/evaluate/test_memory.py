@@ -222,13 +222,15 @@ def test_plan_from_before_memory_was_counted_is_still_read(tmp_path):
 
 @examples(60)
 @given(problem=problems(graphs_with_memory()), optimizer=st.sampled_from(sorted(COPIES)))
-def test_every_point_of_the_frontier_reports_the_memory_of_its_fullest_gpu(problem, optimizer):
+def test_the_frontier_reports_the_memory_of_the_fullest_gpu_of_every_plan_and_of_data_parallelism(problem, optimizer):
     profile, cluster, batch = problem
     found = frontier(*problem, optimizer=optimizer)
     count = Count(profile.graph, batch, optimizer, autocast=False)
     for point in found.points:
         sets = [range(a, a + n) for a, n in zip(point.first_gpus, point.gpu_counts, strict=True)]
         assert point.memory == max(sum(count.on(gpu, sets)) for gpu in range(cluster.gpus))
+    for one in found.comparison.data_parallel:
+        assert one.memory == sum(count.on(0, [range(one.gpus)] * len(profile.graph.layers)))
 
 
 def test_the_frontier_marks_the_plans_that_fit():
