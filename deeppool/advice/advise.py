@@ -84,9 +84,9 @@ def advise(
             *(
                 (
                     collocation(found, times, baseline, name, command),
-                    ordered_transfers(times, costs, baseline),
+                    ordered_transfers(times, costs, compared),
                     crossover(times, costs, compared),
-                    two_waves(times, costs, baseline),
+                    two_waves(times, costs, compared),
                 )
                 if compared.fitting
                 else replicas_too_large()

@@ -9,13 +9,21 @@ from dataclasses import replace
 from deeppool.advice.record import Finding
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, TUNED_DDP
 from deeppool.costs.amplification import TOLERANCE
+from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
 from deeppool.interleaving.wavelet.predict import tick_tock_costs
 from deeppool.interleaving.wavelet.tick_tock_time import tick_tock_time
-from deeppool.planning.evaluate.baselines import WORTH, DataParallelComparison, DataParallelTime, verdict_on
+from deeppool.planning.evaluate.baselines import (
+    WORTH,
+    DataParallelComparison,
+    DataParallelTime,
+    data_parallel_times,
+    verdict_on,
+)
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.plan import Plan
+from deeppool.planning.request import cost_table
 from deeppool.planning.search.frontier import Frontier
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
@@ -68,47 +76,101 @@ def collocation(
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
     The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free,
-    which is one of these plans.
+    which is one of these plans. The second job has the largest batch of the profile that fits into the memory that the
+    first one leaves.
     """
-    batch = profile.batch_sizes[-1]
-    second = batch / profile.step_time(batch)
-    limit = baseline.seconds * (1 + TOLERANCE)
-    kept = (found.global_batch / baseline.seconds, float(found.gpus - baseline.gpus))
-    fast = [point for point in found.points if point.iteration_time <= limit]
-    plans = [
-        (found.global_batch / x.iteration_time, max(0.0, found.gpus - x.gpu_seconds / x.iteration_time)) for x in fast
-    ]
-    first, idle = max((kept, *plans), key=lambda plan: plan[0] + plan[1] * second)
-    gain = (first + idle * second) / (kept[0] + kept[1] * second)
-    evidence = f"plans as fast as DDP leave {idle / found.gpus:.0%} of the GPU time idle"
-    if gain < WORTH and baseline.gpus < found.gpus:
+    capacity = math.inf if found.cluster.memory is None else found.cluster.memory
+    limit, kept = baseline.seconds * (1 + TOLERANCE), found.gpus - baseline.gpus
+    fast = [point for point in found.fitting if point.iteration_time <= limit]
+
+    def second(held: int, capacity: float) -> float:
+        """Returns the samples per second of the second job on a GPU of whose memory the first one holds some bytes."""
+        fitting = (x for x in profile.batch_sizes if held + (memory_model(profile, x).replica(1) or 0) <= capacity)
+        batch = max(fitting, default=0)
+        return batch / profile.step_time(batch) if batch else 0.0
+
+    def shared(capacity: float) -> tuple[float, float, float, float]:
+        """Returns the gain, idle GPUs, and samples per second of both jobs with the plan that trains the most."""
+        alone = second(0, capacity)
+        ways = [(found.global_batch / baseline.seconds, kept * alone, float(kept))]
+        for point in fast:
+            used = max(map(sum, zip(point.first_gpus, point.gpu_counts, strict=True)))
+            inside = max(0.0, used - point.gpu_seconds / point.iteration_time)
+            free, beside = found.gpus - used, second(point.memory or 0, capacity)
+            way = found.global_batch / point.iteration_time, free * alone + inside * beside, free + inside
+            ways.append(way)
+        first, other, idle = max(ways, key=lambda way: way[0] + way[1])
+        return (first + other) / (ways[0][0] + ways[0][1]), idle, first, other
+
+    gain, idle, first, other = shared(capacity)
+    _, wanted, *_ = most = shared(math.inf)
+    evidence = f"plans as fast as DDP leave {max(idle, wanted) / found.gpus:.0%} of the GPU time idle"
+    if gain < WORTH <= most[0]:
+        evidence += f", but no room in the {format_bytes(capacity)} of a GPU for a second job"
+    elif gain < WORTH and kept:
         evidence += f", and DDP on {baseline.gpus} leaves {1 - baseline.gpus / found.gpus:.0%}"
     if gain >= WORTH:
         evidence += (
-            f": a second job there trains {format_rate(idle * second, 4)} samples/s beside {format_rate(first, 4)}, "
+            f": a second job there trains {format_rate(other, 4)} samples/s beside {format_rate(first, 4)}, "
             f"{gain:.2f} times as many as with DDP, if nothing interferes"
         )
     command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
     return judge("collocation", gain, profile.error, evidence, command)
 
 
-def ordered_transfers(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
+def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
     """Judges gradients that are sent in the order of need, in batches and patterns that suit model and network.
 
-    The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have.
+    The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have. Each of the two is on
+    as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits:
+    simulations of many GPUs take minutes. More GPUs over slower links are left out: the price of DDP is that of a ring
+    there, which is not what NCCL does between nodes.
     """
-    step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())"
-    if baseline.gpus == 1 or not profile.graph.parameter_bytes:
+    cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
+    baseline, fitting = compared.fastest, compared.fitting
+    link = cluster.link(max(2, baseline.gpus))
+    near = fitting.index(baseline)
+    fastest: dict[str, DataParallelTime] = {}
+    # The more a method has to beat, the fewer GPU counts take a simulation.
+    for one in sorted(fitting[max(0, near - 1) : near + 2], key=lambda one: one != baseline):
+        if one.gpus > baseline.gpus and cluster.link(one.gpus) != link:
+            continue
+        if fastest and _least_seconds(costs, one.gpus) >= fastest[TUNED_DDP].seconds:
+            continue
+        times = dict.fromkeys(methods, one.seconds)
+        if one.gpus > 1 and profile.graph.parameter_bytes:
+            found = compare_transfers(profile, replace(cluster, gpus=one.gpus), costs.global_batch)
+            # In seconds of the plans that DDP is compared with, in which cores may compute all-reduces.
+            scale = one.seconds / found.plan(DDP).iteration_time
+            times = {method: found.plan(method).iteration_time * scale for method in methods}
+        for method, seconds in times.items():
+            if method not in fastest or seconds < fastest[method].seconds:
+                fastest[method] = DataParallelTime(one.gpus, seconds)
+    step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())" + _on_fewer(fastest[CARAMEL].gpus, cluster.gpus)
+    if fastest[CARAMEL].gpus == 1 or not profile.graph.parameter_bytes:
         return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
-    cluster = replace(costs.network.cluster, gpus=baseline.gpus)
-    found = compare_transfers(profile, cluster, costs.global_batch)
-    gain = found.speedup(TUNED_DDP)
-    seconds = {method: format_seconds(found.plan(method).iteration_time) for method in (CARAMEL, DDP, TUNED_DDP, DEAR)}
+    told = {method: format_seconds(one.seconds) + _on_fewer(one.gpus, cluster.gpus) for method, one in fastest.items()}
     evidence = (
-        f"forward and backward take {seconds[CARAMEL]} with them, {seconds[DDP]} by DDP ({seconds[TUNED_DDP]} with its "
-        f"best bucket size), {seconds[DEAR]} by DeAR"
+        f"an iteration takes {told[CARAMEL]} with them, {told[DDP]} by DDP ({told[TUNED_DDP]} with its best bucket "
+        f"size), {told[DEAR]} by DeAR"
     )
+    gain = fastest[TUNED_DDP].seconds / fastest[CARAMEL].seconds
     return judge("ordered transfers", gain, profile.error, evidence, step)
+
+
+def _least_seconds(costs: CostTable, gpus: int) -> float:
+    """Returns seconds that no order of transfers beats: of computing, and of all gradients in one transfer."""
+    network = costs.network
+    compute = float(costs.compute[:, costs.gpu_counts.index(gpus)].sum() + costs.update.sum())
+    sent = (
+        each.all_reduce_time(gpus, costs.graph.parameter_bytes) for each in (network, Network(network.cluster, "best"))
+    )
+    return max(compute, min(sent))
+
+
+def _on_fewer(gpus: int, of: int) -> str:
+    """Returns ``on 2 GPUs``, after a space; empty if these are all."""
+    return "" if gpus == of else f" on {format_count(gpus, 'GPU')}"
 
 
 def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
@@ -123,7 +185,7 @@ def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparis
         compute = float(costs.compute[:, option].sum() + costs.update.sum())
         transfer = costs.network.all_reduce_time(gpus, profile.graph.parameter_bytes)
         jobs[gpus] = JobCosts(profile.graph.model, compute, transfer)
-        needed[gpus] = 2 * memory.peak([tuple(range(gpus))] * len(profile.graph.layers)) if memory.known else 0
+        needed[gpus] = 2 * (memory.replica(gpus) or 0)
     # The fastest round of those that fit; on all GPUs the jobs need the least memory.
     rounds = {gpus: crossover_round_time((job, job)) for gpus, job in jobs.items()}
     fitting = [gpus for gpus in rounds if needed[gpus] <= capacity]
@@ -131,10 +193,9 @@ def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparis
     in_turn = 2 * compared.fastest.seconds
     apart = min((one.seconds for one in compared.fitting if 2 * one.gpus <= cluster.gpus), default=in_turn)
     gain = min(in_turn, apart) / rounds[gpus]
-    where = "" if gpus == cluster.gpus else f" on {format_count(gpus, 'GPU')}"
     evidence = (
         f"two such jobs compute {format_seconds(jobs[gpus].compute)} and transfer "
-        f"{format_seconds(jobs[gpus].communication)} a step each{where}: together {gain:.2f} "
+        f"{format_seconds(jobs[gpus].communication)} a step each{_on_fewer(gpus, cluster.gpus)}: together {gain:.2f} "
         f"times as fast as {'one after the other' if in_turn <= apart else 'by DDP on half of the GPUs each'}"
     )
     step = "dp.CrossoverScheduler([job, other]), two training jobs on the same ranks"
@@ -144,35 +205,53 @@ def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparis
     return judge("crossover", gain, profile.error, evidence, step)
 
 
-def two_waves(profile: Profile, costs: CostTable, baseline: DataParallelTime) -> Finding:
+def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
     """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
 
     They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them:
-    on all GPUs, as two replicas on half of them hold more than one of twice the batch on all.
+    else DDP of twice the batch, which makes as many updates of each replica, trains as much. Each of the two is on as
+    many GPUs as it is fastest on of those on which it fits.
     """
-    cluster, batch = costs.network.cluster, costs.global_batch
-    parts = tick_tock_costs(profile, costs.network, -(-batch // cluster.gpus))
-    gain = baseline.seconds / tick_tock_time(parts)
+    network, batch = costs.network, costs.global_batch
+    cluster, memory = network.cluster, memory_model(profile, batch)
+    capacity = math.inf if cluster.memory is None else cluster.memory
+    state = memory.state(profile.graph.parameter_bytes)
+    needed = {gpus: (memory.replica(gpus) or 0) + state for gpus in costs.gpu_counts}
+    parts = {
+        gpus: tick_tock_costs(profile, replace(network, cluster=replace(cluster, gpus=gpus)), -(-batch // gpus))
+        for gpus in costs.gpu_counts
+    }
+    times = {gpus: tick_tock_time(each) for gpus, each in parts.items()}
+    fitting = [gpus for gpus in times if needed[gpus] <= capacity]
+    # On all GPUs they need the least memory.
+    gpus = min(fitting, key=times.__getitem__, default=cluster.gpus)
+    gain = compared.fastest.seconds / times[gpus]
     evidence = (
-        f"a pass of one wave runs at {parts.beside:.0%} of its speed beside one of the other, and sums take "
-        f"{format_seconds(parts.exchange)}: two waves are {gain:.2f} times as fast"
+        f"a pass of one wave runs at {parts[gpus].beside:.0%} of its speed beside one of the other, and sums take "
+        f"{format_seconds(parts[gpus].exchange)}{_on_fewer(gpus, cluster.gpus)}: two waves are {gain:.2f} times as fast"
     )
-    step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())"
-    memory = memory_model(profile, batch)
+    step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())" + _on_fewer(gpus, cluster.gpus)
     if gain < WORTH:
         return Finding("two waves", "no", gain, evidence, step)
     if cluster.memory is None or not memory.known:
         return Finding("two waves", "unknown", gain, f"{evidence}, if memory has no room for twice the batch", step)
-    everywhere = [tuple(range(cluster.gpus))] * len(profile.graph.layers)
-    has = format_bytes(int(cluster.memory))
-    larger = memory_model(profile, 2 * batch).peak(everywhere)
-    waves = memory.peak(everywhere) + memory.state(profile.graph.parameter_bytes)
-    if larger <= cluster.memory:
-        evidence += f", but one of twice the batch, which {has} hold, computes as much at once"
-        return Finding("two waves", "no", gain, evidence, step)
-    if waves > cluster.memory:
-        return Finding("two waves", "no", gain, f"{evidence}, but they need {format_bytes(waves)} of {has}", step)
-    return judge("two waves", gain, profile.error, f"{evidence}, and {has} hold no batch of twice the size", step)
+    has = format_bytes(capacity)
+    if not fitting:
+        return Finding(
+            "two waves", "no", gain, f"{evidence}, but they need {format_bytes(needed[gpus])} of {has}", step
+        )
+    doubled = data_parallel_times(
+        cost_table(profile, cluster, 2 * batch, model=network.model), memory_model(profile, 2 * batch)
+    )
+    larger = DataParallelComparison(2 * times[gpus], doubled, capacity=capacity)
+    if larger.fitting and larger.gain < WORTH:
+        evidence += (
+            f", but one of twice the batch{larger.where}, which {has} hold, is {1 / larger.gain:.2f} times as fast"
+        )
+        return Finding("two waves", "no", gain, f"{evidence} as they are", step)
+    evidence += f", and {larger.gain:.2f} times as fast as one of twice the batch{larger.where}" * bool(larger.fitting)
+    evidence += f", and {has} hold no batch of twice the size" * (not larger.fitting)
+    return judge("two waves", gain, profile.error, evidence, step)
 
 
 def partial_collectives(

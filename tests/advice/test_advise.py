@@ -11,7 +11,7 @@ from deeppool.advice.record import Advice, Finding
 from deeppool.advice.techniques import ordered_transfers
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.evaluate.baselines import DataParallelTime
+from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.request import cost_table
 from deeppool.profiling.iteration_check import IterationCheck
 from deeppool.profiling.table import Profile
@@ -131,7 +131,33 @@ def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the
     # Without a backward no pass of one wave runs beside one of the other, and nothing is gained; nor where twice the
     # samples take twice as long.
     assert advise(chain((6e-3, 0, MIB)))["two waves"].verdict == "no"
-    assert advise(chain((0, 6e-3, MIB)))["two waves"].verdict == "no"
+    assert advise(chain((0, 6e-3, 0)))["two waves"].verdict == "no"
+
+
+def test_two_waves_are_compared_with_twice_the_batch_wherever_each_is_fastest() -> None:
+    # 6 ms, half of it forward, however many samples, and 20 MB of parameters, which take 20 ms on two GPUs and 30 on
+    # four: DDP and two waves are fastest on one GPU, where a second wave hides a half of each.
+    profile = chain((3e-3, 0, 20_000_000))
+    layers = tuple(replace(layer, activation_bytes=10_000_000) for layer in profile.graph.layers)
+    measurements = tuple(replace(each, backward=each.forward) for each in profile.measurements)
+    profile = replace(profile, graph=replace(profile.graph, layers=layers), measurements=measurements, device="cuda")
+    # 120 MB of two replicas and 80 of samples. One replica holds twice the batch with 220 MB on one GPU, 140 on two.
+    waves = advise(profile, replace(FOUR, memory=201e6))["two waves"]
+    assert (waves.verdict, waves.gain) == ("yes", pytest.approx(2, rel=0.01))
+    assert "sums take 0 s on 1 GPU: two waves are 2.00 times as fast" in waves.evidence
+    # In 26 ms, of which they take 6 for as many samples.
+    assert waves.evidence.endswith(", and 4.33 times as fast as one of twice the batch on 2 GPUs")
+    larger = advise(profile, replace(FOUR, memory=221e6))["two waves"]
+    assert larger.verdict == "no"
+    assert larger.evidence.endswith(
+        "one of twice the batch on 1 GPU, which 210.8 MiB hold, is 1.00 times as fast as they are"
+    )
+    # Exchanges are hidden too: 12 ms, and 1.5 MB at 1 GB/s after them by DDP; twice the batch sends as much in 24.
+    hidden = replace(chain((0, 6e-3, 1_000_000)), device="cuda")
+    graph = replace(hidden.graph, layers=tuple(replace(layer, activation_bytes=1) for layer in hidden.graph.layers))
+    found = advise(replace(hidden, graph=graph))["two waves"]
+    assert (found.verdict, found.gain) == ("yes", pytest.approx(13.5 / 12, rel=0.01))
+    assert "and 1.06 times as fast as one of twice the batch" in found.evidence
 
 
 def test_the_baseline_is_ddp_where_it_is_fastest() -> None:
@@ -229,11 +255,41 @@ def test_transfers_in_the_order_of_need_run_beside_the_next_forward() -> None:
     profile = chain((10e-3, 0, 666_668), (10e-3, 0, 6_666_668))
     found = dp.advise(profile, FOUR, 8)
     baseline = DataParallelTime(4, 31e-3)
-    finding = ordered_transfers(profile, cost_table(profile, FOUR, 8), baseline)
+    finding = ordered_transfers(profile, cost_table(profile, FOUR, 8), DataParallelComparison(31e-3, (baseline,)))
     assert finding.gain == pytest.approx(31 / 21, rel=1e-3)
     assert finding.verdict == "yes"
     # On one GPU nothing is sent, and DDP is faster there.
     assert found.plan.comparison.fastest.gpus == 1
+
+
+def test_transfers_in_the_order_of_need_may_be_fastest_on_more_gpus_than_ddp() -> None:
+    # 40 ms of forward on one GPU, 20 on two, 10 on four, no backward, and gradients of the second layer that take 21.3
+    # ms on two GPUs and 32 on four: DDP is fastest on one. In order they are sent beside half of the next forward.
+    found = dp.advise(chain((0, 2.5e-3, 1000), (0, 2.5e-3, 21_333_333)), FOUR, 8)
+    assert [one.seconds for one in found.plan.comparison.data_parallel] == pytest.approx(
+        [0.04, 0.0413, 0.042], rel=1e-2
+    )
+    ordered = found.findings[2]
+    assert (ordered.verdict, ordered.gain) == ("yes", pytest.approx(40 / 31.3, rel=1e-2))
+    assert "an iteration takes 31.3 ms on 2 GPUs with them, 40 ms on 1 GPU by DDP" in ordered.evidence
+
+
+def test_a_second_job_needs_memory_beside_the_first() -> None:
+    # As above: three GPUs are idle for 6 of 8 ms. A GPU holds 10 MiB a sample of the first layer, 2 samples on four.
+    profile = chain((0, 1e-3, 0), (6e-3, 0, 0))
+    profile = replace(profile, graph=make_graph([(), (0,)], None, [0, 0], [10 * MIB, 0]))
+    unlimited = advise(profile)["collocation"]
+    assert unlimited.verdict == "yes"
+    # Beside 20 MiB: a batch of 8 needs 80, one of 2 needs 20, in 2 + 6 ms.
+    beside = 3 * 6 / 8
+    for memory, batch, seconds in ((100, 8, 14e-3), (99, 4, 10e-3), (40, 2, 8e-3), (39, 1, 7e-3)):
+        found = advise(profile, replace(FOUR, memory=memory * MIB))["collocation"]
+        assert found.gain == pytest.approx((8 / 8e-3 + beside * batch / seconds) / (8 / 8e-3))
+    none = advise(profile, replace(FOUR, memory=29 * MIB))["collocation"]
+    assert (none.verdict, none.gain) == ("no", pytest.approx(1))
+    assert none.evidence.endswith(
+        "leave 56% of the GPU time idle, but no room in the 29.0 MiB of a GPU for a second job"
+    )
 
 
 def test_a_gain_within_the_error_of_the_estimate_is_unknown() -> None:
