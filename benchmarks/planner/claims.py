@@ -1,9 +1,9 @@
 """How good are plans as they run, how far from the optimum may they be, and how long does the search take?
 
 For each profile, on nodes of eight GPUs: how many times as fast the plan is as DDP on as many of the GPUs as it is
-fastest on, the claim of the search, and its processor time, in seconds and as a multiple of that of the exact search on
-the same prices in the paper's model, in which nothing overlaps. Without a limit, and with an amplification limit on
-each layer.
+fastest on of those that hold it, the claim of the search, and its processor time, in seconds and as a multiple of that
+of the exact search on the same prices in the paper's model, in which nothing overlaps. Without a limit, and with an
+amplification limit on each layer.
 
     python -m benchmarks.planner.claims vgg16-h200 resnet50-h200
 """
@@ -22,8 +22,10 @@ import deeppool as dp
 from benchmarks.planner.models import priced
 from deeppool.costs.table import CostTable
 from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.search.overlap import search_overlapping
 from deeppool.planning.search.search import SearchResult, search
+from deeppool.profiling.table import Profile
 
 LIMITS = (None, 2.0)
 REPEATS = 3
@@ -42,15 +44,17 @@ def main() -> None:
     print(f"| profile, GPUs, samples of each | no limit: {COLUMNS} | limit {LIMITS[1]:g}: {COLUMNS} |")
     print("|---" * 9 + "|")
     for name, gpus, samples in itertools.product(arguments.profiles, arguments.gpus, arguments.samples):
-        costs = priced(dp.find_profile(name), gpus, samples)
-        found = " | ".join(cells(costs, limit) for limit in LIMITS)
+        profile = dp.find_profile(name)
+        costs = priced(profile, gpus, samples)
+        found = " | ".join(cells(profile, costs, limit) for limit in LIMITS)
         print(f"| {costs.graph.model}, {gpus}, {samples} | {found} |", flush=True)
 
 
-def cells(costs: CostTable, limit: float | None) -> str:
+def cells(profile: Profile, costs: CostTable, limit: float | None) -> str:
     found, seconds = timed(lambda: search_overlapping(costs, limit))
     _, alone = timed(lambda: search(replace(costs, overlap=False), limit))
-    gain = DataParallelComparison(found.iteration_time, data_parallel_times(costs)).gain
+    times = data_parallel_times(costs, memory_model(profile, costs.global_batch))
+    gain = DataParallelComparison(found.iteration_time, times, capacity=costs.network.cluster.memory).gain
     return f"{gain:.2f} | {found.optimality.removeprefix('bound ')} | {seconds:.2g} | {seconds / alone:.1f}"
 
 
