@@ -149,10 +149,12 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
     step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())" + _on_fewer(fastest[CARAMEL].gpus, cluster.gpus)
     if fastest[CARAMEL].gpus == 1 or not profile.graph.parameter_bytes:
         return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
-    told = {method: format_seconds(one.seconds) + _on_fewer(one.gpus, cluster.gpus) for method, one in fastest.items()}
+    where = {method: _on_fewer(one.gpus, cluster.gpus) for method, one in fastest.items()}
+    same = len(set(where.values())) == 1
+    told = {method: format_seconds(one.seconds) + where[method] * (not same) for method, one in fastest.items()}
     evidence = (
-        f"an iteration takes {told[CARAMEL]} with them, {told[DDP]} by DDP ({told[TUNED_DDP]} with its best bucket "
-        f"size), {told[DEAR]} by DeAR"
+        f"an iteration{where[CARAMEL] * same} takes {told[CARAMEL]} with them, {told[DDP]} by DDP ({told[TUNED_DDP]} "
+        f"with its best bucket size), {told[DEAR]} by DeAR"
     )
     gain = fastest[TUNED_DDP].seconds / fastest[CARAMEL].seconds
     return judge("ordered transfers", gain, profile.error, evidence, step)

@@ -81,9 +81,11 @@ def _fitting(
         starts.append(Placement(costs, fastest.choices, fastest.starts))
     changed = [climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan)]
     if not changed:
+        needed = memory.replica(costs.network.cluster.gpus) or 0
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
-            f"{format_bytes(capacity or 0)} (plan for goal 'fastest', or on more GPUs)"
+            f"{format_bytes(capacity or 0)}, nor does that: each GPU would hold {format_bytes(needed)} (plan for goal "
+            "'fastest', or on more GPUs)"
         )
     return min(changed, key=cost)
 
