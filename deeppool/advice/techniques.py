@@ -30,6 +30,9 @@ from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
 from deeppool.units import format_bytes, format_count, format_rate, format_seconds
 
+MOST_SIMULATED = 64
+"""GPUs whose transfers an advice simulates, in seconds; twice as many take four times as long."""
+
 
 def judge(technique: str, gain: float, error: float | None, evidence: str, next_step: str) -> Finding:
     """Returns the finding on a predicted gain, which the evidence states.
@@ -122,18 +125,22 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
     """Judges gradients that are sent in the order of need, in batches and patterns that suit model and network.
 
     The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have. Each of the two is on
-    as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits:
-    simulations of many GPUs take minutes. More GPUs over slower links are left out: the price of DDP is that of a ring
-    there, which is not what NCCL does between nodes.
+    as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits.
+    More GPUs over slower links are left out: the price of DDP is that of a ring there, which is not what NCCL does
+    between nodes.
     """
     cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
     baseline, fitting = compared.fastest, compared.fitting
+    if baseline.gpus > MOST_SIMULATED:
+        evidence = f"to simulate transfers of {baseline.gpus} GPUs, on which DDP is fastest, takes minutes"
+        step = f"dp.compare_transfers(profile, cluster, {costs.global_batch}), which does it"
+        return Finding("ordered transfers", "unknown", None, evidence, step)
     link = cluster.link(max(2, baseline.gpus))
     near = fitting.index(baseline)
     fastest: dict[str, DataParallelTime] = {}
     # The more a method has to beat, the fewer GPU counts take a simulation.
     for one in sorted(fitting[max(0, near - 1) : near + 2], key=lambda one: one != baseline):
-        if one.gpus > baseline.gpus and cluster.link(one.gpus) != link:
+        if one.gpus > MOST_SIMULATED or (one.gpus > baseline.gpus and cluster.link(one.gpus) != link):
             continue
         if fastest and _least_seconds(costs, one.gpus) >= fastest[TUNED_DDP].seconds:
             continue
@@ -163,11 +170,24 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
 def _least_seconds(costs: CostTable, gpus: int) -> float:
     """Returns seconds that no order of transfers beats: of computing, and of all gradients in one transfer."""
     network = costs.network
-    compute = float(costs.compute[:, costs.gpu_counts.index(gpus)].sum() + costs.update.sum())
     sent = (
         each.all_reduce_time(gpus, costs.graph.parameter_bytes) for each in (network, Network(network.cluster, "best"))
     )
-    return max(compute, min(sent))
+    return max(_compute_seconds(costs, gpus), min(sent))
+
+
+def _with_best_bucket(compared: DataParallelComparison, costs: CostTable) -> DataParallelComparison:
+    """Returns the times of DDP with all gradients in one bucket where that is faster: so they travel in these ways."""
+    times = []
+    for one in compared.data_parallel:
+        sent = costs.network.all_reduce_time(one.gpus, costs.graph.parameter_bytes)
+        times.append(replace(one, seconds=min(one.seconds, _compute_seconds(costs, one.gpus) + sent)))
+    return replace(compared, data_parallel=tuple(times))
+
+
+def _compute_seconds(costs: CostTable, gpus: int) -> float:
+    """Returns the seconds of both passes and the update."""
+    return float(costs.compute[:, costs.gpu_counts.index(gpus)].sum() + costs.update.sum())
 
 
 def _on_fewer(gpus: int, of: int) -> str:
@@ -178,13 +198,15 @@ def _on_fewer(gpus: int, of: int) -> str:
 def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
     """Judges two jobs of the model that cross over: one computes while the gradients of the other travel.
 
-    The gain is over the same two jobs by DDP: one after the other, or on GPUs of their own if that is faster.
+    The gain is over the same two jobs by DDP with its best bucket size: one after the other, or on GPUs of their own if
+    that is faster.
     """
+    compared = _with_best_bucket(compared, costs)
     cluster, memory = costs.network.cluster, memory_model(profile, costs.global_batch)
     capacity = math.inf if cluster.memory is None else cluster.memory
     jobs, needed = {}, {}
-    for option, gpus in enumerate(costs.gpu_counts):
-        compute = float(costs.compute[:, option].sum() + costs.update.sum())
+    for gpus in costs.gpu_counts:
+        compute = _compute_seconds(costs, gpus)
         transfer = costs.network.all_reduce_time(gpus, profile.graph.parameter_bytes)
         jobs[gpus] = JobCosts(profile.graph.model, compute, transfer)
         needed[gpus] = 2 * (memory.replica(gpus) or 0)
@@ -211,9 +233,10 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
     """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
 
     They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them:
-    else DDP of twice the batch, which makes as many updates of each replica, trains as much. Each of the two is on as
-    many GPUs as it is fastest on of those on which it fits.
+    else DDP of twice the batch, which makes as many updates of each replica, trains as much. Each way is on as many
+    GPUs as it is fastest on of those on which it fits, and DDP has its best bucket size.
     """
+    compared = _with_best_bucket(compared, costs)
     network, batch = costs.network, costs.global_batch
     cluster, memory = network.cluster, memory_model(profile, batch)
     capacity = math.inf if cluster.memory is None else cluster.memory
@@ -242,10 +265,9 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
         return Finding(
             "two waves", "no", gain, f"{evidence}, but they need {format_bytes(needed[gpus])} of {has}", step
         )
-    doubled = data_parallel_times(
-        cost_table(profile, cluster, 2 * batch, model=network.model), memory_model(profile, 2 * batch)
-    )
-    larger = DataParallelComparison(2 * times[gpus], doubled, capacity=capacity)
+    twice = cost_table(profile, cluster, 2 * batch, model=network.model)
+    doubled = data_parallel_times(twice, memory_model(profile, 2 * batch))
+    larger = _with_best_bucket(DataParallelComparison(2 * times[gpus], doubled, capacity=capacity), twice)
     if larger.fitting and larger.gain < WORTH:
         evidence += (
             f", but one of twice the batch{larger.where}, which {has} hold, is {1 / larger.gain:.2f} times as fast"

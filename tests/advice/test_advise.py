@@ -8,7 +8,7 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.advice.advise import cluster_option
 from deeppool.advice.record import Advice, Finding
-from deeppool.advice.techniques import ordered_transfers
+from deeppool.advice.techniques import crossover, ordered_transfers, two_waves
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
@@ -95,6 +95,20 @@ def test_two_jobs_cross_over_on_the_gpus_on_which_that_is_fastest() -> None:
     assert found.gain == pytest.approx(32 / 24)
     assert found.verdict == "yes"
     assert "compute 12 ms and transfer 12 ms a step each on 4 GPUs" in found.evidence
+
+
+def test_jobs_and_waves_that_send_all_at_once_are_compared_with_ddp_that_does_too() -> None:
+    # Four layers of 8 MiB, in a bucket each, of 6 steps by a ring of four GPUs that take 10 ms each: 240 ms in DDP's
+    # own buckets and 60 in one. A GPU computes for 100 ms on any number of them, for nothing in the backward.
+    slow = Link(1e15, 10e-3, "by hand")
+    profile = chain(*[(25e-3, 0, 8 * MIB)] * 4)
+    fastest = dp.advise(profile, Cluster(4, "by hand", 1, slow, slow), 8)
+    assert [one.seconds for one in fastest.plan.comparison.data_parallel] == pytest.approx([0.1, 0.18, 0.34])
+    # On four GPUs alone, as if they were the only ones.
+    costs = cost_table(profile, Cluster(4, "by hand", 1, slow, slow), 8)
+    only = DataParallelComparison(0.34, (DataParallelTime(4, 0.34),))
+    assert crossover(profile, costs, only).gain == pytest.approx(2 * 0.16 / 0.2)
+    assert two_waves(profile, costs, only).gain == pytest.approx(0.16 / 0.1, rel=0.01)
 
 
 def test_two_jobs_must_fit_into_memory() -> None:
@@ -272,6 +286,17 @@ def test_transfers_in_the_order_of_need_may_be_fastest_on_more_gpus_than_ddp() -
     ordered = found.findings[2]
     assert (ordered.verdict, ordered.gain) == ("yes", pytest.approx(40 / 31.3, rel=1e-2))
     assert "an iteration takes 31.3 ms on 2 GPUs with them, 40 ms on 1 GPU by DDP" in ordered.evidence
+
+
+def test_transfers_of_very_many_gpus_are_not_simulated_for_an_advice() -> None:
+    graph = make_graph([()], None, [1000], [0])
+    profile = profile_from_times(graph, [lambda batch: 1e-3 * batch], SIZES)
+    found = dp.advise(profile, Cluster(128, "large", 8, LINK, LINK, memory=None), 128)
+    assert found.plan.comparison.fastest.gpus == 128
+    ordered = found.findings[2]
+    assert (ordered.verdict, ordered.gain) == ("unknown", None)
+    assert ordered.evidence == "to simulate transfers of 128 GPUs, on which DDP is fastest, takes minutes"
+    assert "dp.compare_transfers(profile, cluster, 128)" in ordered.next_step
 
 
 def test_a_second_job_needs_memory_beside_the_first() -> None:
