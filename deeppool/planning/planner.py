@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
-from deeppool.planning.evaluate.baselines import data_parallel_times
+from deeppool.planning.evaluate.baselines import data_parallel_times, network_caution
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
@@ -230,7 +230,8 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         optimality=efficient.optimality,
         pareto_factor=efficient.pareto_factor,
         search_time=search_time,
-        caveats=profile.caveats(layer.name for layer, far in zip(layers, costs.extrapolated[:, 0], strict=True) if far),
+        caveats=profile.caveats(layer.name for layer, far in zip(layers, costs.extrapolated[:, 0], strict=True) if far)
+        + network_caution(cluster, costs.network.model, profile.device),
     )
 
 

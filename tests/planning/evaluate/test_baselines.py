@@ -132,6 +132,25 @@ def test_plans_frontiers_and_goals_are_compared_with_what_fits(tmp_path) -> None
     assert adam.comparison.fastest.gpus == 2
 
 
+@pytest.mark.parametrize(
+    ("device", "model", "cluster", "told"),
+    [
+        ("cuda", None, NODES, True),
+        ("cuda", "best", NODES, False),
+        ("cuda", None, replace(NODES, gpus=2), False),
+        ("cuda", None, replace(NODES, gpus_per_node=1), False),
+        ("cpu", None, NODES, False),
+    ],
+)
+def test_one_ring_over_nodes_of_several_gpus_is_no_price_of_nccl(device, model, cluster, told) -> None:
+    times = replace(profile(), device=device)
+    plan, found = (make(times, cluster, 8, network_model=model) for make in (dp.plan, dp.frontier))
+    text = "NCCL uses those of all, and DDP may be faster than predicted (plan with --network-model best"
+    assert [text in str(record) for record in (plan, found)] == [told] * 2
+    if model is None:
+        assert (text in dp.advise(times, cluster, 8).explain()) == told
+
+
 def test_files_without_the_memory_of_data_parallelism_compare_as_before(tmp_path) -> None:
     file = dp.save(dp.plan(large(8e-3, 10e-3, 12e-3), SMALL, 16), tmp_path / "plan.json")
     fields = json.loads(file.read_text())
