@@ -70,7 +70,6 @@ class BackgroundWorker:
         self.training.trainer.watcher = PieceLauncher(
             self.training.sharing,
             lambda: (BackgroundLimits(*page.limits), page.doing),
-            page.count,
             self.training.trainer,
             must_stop=self._must_stop,
             wait=None if polls else page.wait,

@@ -49,7 +49,9 @@ class InProcessBackground:
         self.finished = 0
         """Pieces that have finished so far, without those of the first step."""
         trainer = self.training.trainer
-        self._launcher = PieceLauncher(self.training.sharing, self._read, self._count, trainer, wait=self._wait)
+        self._launcher = PieceLauncher(
+            self.training.sharing, self._read, trainer, on_finished=self._piece_finished, wait=self._wait
+        )
         trainer.watcher = self._launcher
         self._clock = device.clock
         self._resumed, self._drained = self._clock.signal(), self._clock.signal()
@@ -163,10 +165,9 @@ class InProcessBackground:
             self._clock.sleep(POLL_SECONDS)
         return True
 
-    def _count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
-        self.finished += pieces
-        if pieces:
-            # A GPU's pieces are seen to be finished when the next one is launched.
-            now = self._clock.now()
-            self._pieces.append((now - busy, now))
-            self._ends.extend([now] * pieces)
+    def _piece_finished(self, seconds: float) -> None:
+        self.finished += 1
+        # A GPU's pieces are seen to be finished when the next one is launched.
+        now = self._clock.now()
+        self._pieces.append((now - seconds, now))
+        self._ends.append(now)

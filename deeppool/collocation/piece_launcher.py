@@ -13,7 +13,6 @@ longer each time, until the foreground notifies it of new limits or of a wait of
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
@@ -35,13 +34,6 @@ ForegroundState = Callable[[], tuple[BackgroundLimits, Operator | None]]
 """Returns the foreground's limits for the background, and the operator that it runs now."""
 
 
-class Counter(Protocol):
-    """Function that adds to the counts of a background."""
-
-    def __call__(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
-        """Adds finished steps and pieces, seconds that pieces held the device, and seconds that they were delayed."""
-
-
 class PieceLauncher:
     """Watches a background's trainer and delays each piece until its gate admits it."""
 
@@ -49,9 +41,9 @@ class PieceLauncher:
         self,
         sharing: Sharing,
         foreground: ForegroundState,
-        count: Counter,
         trainer: Trainer,
         *,
+        on_finished: Callable[[float], object] = lambda seconds: None,
         must_stop: Callable[[], bool] = lambda: False,
         wait: Callable[[float], bool] | None = None,
         clock: Callable[[], float] | None = None,
@@ -62,8 +54,8 @@ class PieceLauncher:
         Args:
             sharing: the mechanisms of the gate.
             foreground: reads the state of the foreground before each piece; must be fast.
-            count: counts what is done.
             trainer: runs the pieces.
+            on_finished: called for each piece that the device has passed, with the seconds for which it held it.
             must_stop: polled while a piece is delayed; True admits it, as the background stops after this step.
             wait: waits for some seconds or until the foreground notifies, and returns whether it did. Default: a
                 delayed piece polls, as is right at the lowest priority.
@@ -71,7 +63,7 @@ class PieceLauncher:
             used: CPU seconds of this thread.
         """
         self._gate = Gate(sharing)
-        self._foreground, self._count = foreground, count
+        self._foreground, self._on_finished = foreground, on_finished
         self._trainer, self._device = trainer, trainer.device
         self._must_stop, self._wait = must_stop, wait
         self._clock, self._used = clock or self._device.clock.now, used
@@ -91,7 +83,7 @@ class PieceLauncher:
         self._piece = kind, stage
         self._collect()
         expected = self._expected.get(self._piece, 0.0)
-        asked = now = self._clock()
+        now = self._clock()
         seconds = MIN_SLEEP
         while not self._admits(now, expected):
             if self._must_stop():
@@ -100,7 +92,6 @@ class PieceLauncher:
                 seconds = MIN_SLEEP if self._wait(seconds) else min(2 * seconds, MAX_SLEEP)
             self._collect()
             now = self._clock()
-        self._count(held=now - asked)
         self._gate.launched(expected)
         self._before = self._used()
 
@@ -117,7 +108,7 @@ class PieceLauncher:
             self._finish(self._piece, self._used() - self._before)
 
     def _collect(self) -> None:
-        """Counts the pieces that the device has passed, without waiting for it."""
+        """Finishes the pieces that the device has passed, without waiting for it."""
         while self._in_flight and self._device.passed(self._in_flight[0].end):
             piece = self._in_flight.popleft()
             self._finish((piece.kind, piece.stage), self._device.seconds(piece.start, piece.end))
@@ -126,4 +117,4 @@ class PieceLauncher:
         self._gate.finished(seconds)
         known = self._expected.get(piece, seconds)
         self._expected[piece] = known + SMOOTHING * (seconds - known)
-        self._count(steps=piece[0] == "update", pieces=1, busy=seconds)
+        self._on_finished(seconds)

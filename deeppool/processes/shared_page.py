@@ -1,7 +1,4 @@
-"""Shared page: memory through which a foreground rank and the background beside it exchange their state.
-
-    rank → background      limits of the background in this iteration, and the rank's current operator
-    background → rank      what the background has completed
+"""Shared page: memory in which a background reads its limits and the current operator of the rank beside it.
 
 No messages, no locks, no thread: each field is eight bytes that one side writes at once (a single store) and the other
 reads at any time. Fields written one after another may for an instant be read from two iterations, which costs at most
@@ -28,8 +25,8 @@ SHARED_MEMORY = Path("/dev/shm")
 Operator = tuple[str, int]
 """Kind and stage."""
 
-_LIMITED, _OPEN, _SHARE, _CHANGES, _DOING, _STEPS, _PIECES, _BUSY, _HELD = range(9)
-_BANNED = 9 * 8
+_LIMITED, _OPEN, _SHARE, _CHANGES, _DOING = range(5)
+_BANNED = 5 * 8
 """Offset of the bytes per operator."""
 _BYTES = _BANNED + len(KINDS) * STAGES
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
@@ -102,12 +99,6 @@ class SharedPage:
         """Records that the foreground has ended its operator."""
         self._whole_numbers[_DOING] = 0
 
-    @property
-    def done(self) -> tuple[int, int, float, float]:
-        """Returns the counts of the background: steps, pieces, seconds used by pieces, seconds held back."""
-        counts, seconds = self._whole_numbers, self._numbers
-        return counts[_STEPS], counts[_PIECES], seconds[_BUSY], seconds[_HELD]
-
     # -- by the background ------------------------------------------------------------------------
 
     @property
@@ -130,13 +121,6 @@ class SharedPage:
     def wait(self, seconds: float) -> bool:
         """Waits for new limits or for a waiting foreground; returns False if neither comes in time."""
         return self._wakeup.wait(seconds)
-
-    def count(self, *, steps: int = 0, pieces: int = 0, busy: float = 0.0, held: float = 0.0) -> None:
-        """Adds to the counts of the background."""
-        self._whole_numbers[_STEPS] += steps
-        self._whole_numbers[_PIECES] += pieces
-        self._numbers[_BUSY] += busy
-        self._numbers[_HELD] += held
 
     def close(self) -> None:
         """Closes this side of the page."""

@@ -29,7 +29,6 @@ def test_a_blank_page_allows_all(tmp_path: Path) -> None:
     page = SharedPage(tmp_path, 0)
     assert page.limits == (True, 1.0, frozenset())
     assert page.doing is None
-    assert page.done == (0, 0, 0.0, 0.0)
     page.close()
 
 
@@ -50,16 +49,6 @@ def test_the_background_reads_what_the_foreground_wrote(
     assert background.doing is None
     foreground.clear()
     assert background.limits == (True, 1.0, frozenset())
-
-
-def test_what_the_background_did_adds_up(tmp_path: Path) -> None:
-    foreground, background = SharedPage(tmp_path, 0), SharedPage(tmp_path, 0)
-    background.count(pieces=1, busy=0.25, held=0.5)
-    background.count(steps=1, pieces=2, busy=0.5)
-    assert foreground.done == (1, 3, 0.75, 0.5)
-    assert foreground.limits == (True, 1.0, frozenset())
-    foreground.close()
-    background.close()
 
 
 def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
@@ -88,13 +77,14 @@ def test_another_process_reads_it_and_it_outlives_its_folder(tmp_path: Path) -> 
     page.set_limits(open=False, share=0.5, banned=frozenset({("sync", 7)}))
     read = (
         "import sys\nfrom deeppool.processes.shared_page import SharedPage\n"
-        "page = SharedPage(sys.argv[1], 2); page.count(steps=4); print(page.limits)"
+        "page = SharedPage(sys.argv[1], 2); print(page.limits); page.begin('sync', 7)"
     )
     told = subprocess.run([sys.executable, "-c", read, str(tmp_path)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "(False, 0.5, frozenset({('sync', 7)}))"
+    assert page.doing == ("sync", 7)
     (tmp_path / "page-2").unlink()
     page.begin("update", 1)
-    assert page.done[0] == 4
+    assert page.doing == ("update", 1)
     page.close()
 
 
