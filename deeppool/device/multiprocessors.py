@@ -32,10 +32,6 @@ class KernelWork:
     block_bandwidth: float = 0.0
     """Bytes per second that a running block then moves."""
 
-    def alone(self, multiprocessors: int) -> float:
-        """Returns the seconds of the kernel on an empty device."""
-        return self.latency + math.ceil(self.blocks / multiprocessors) * self.block_seconds
-
 
 @dataclass(slots=True, eq=False)
 class ResidentKernel:
@@ -85,11 +81,6 @@ class Multiprocessors:
     def free(self) -> int:
         """Multiprocessors without a block."""
         return self.count - sum(wave.blocks for wave in self._waves)
-
-    @property
-    def kernels(self) -> tuple[ResidentKernel, ...]:
-        """Kernels that have started and not ended."""
-        return tuple(self._kernels)
 
     def start(self, work: KernelWork, *, high: bool = False, limit: int | None = None) -> ResidentKernel:
         """Starts a kernel now.

@@ -29,11 +29,6 @@ class ClockOffset:
         """Returns the offset by the fastest round trip; 0 before the first."""
         return min(self._round_trips)[1] if self._round_trips else 0.0
 
-    @property
-    def error(self) -> float:
-        """Returns an upper bound of the offset's error, in seconds."""
-        return min(self._round_trips)[0] / 2 if self._round_trips else 0.0
-
 
 def clock_identity() -> str:
     """Identifies this process's clock: equal for processes that read the same one, as those of one machine do."""

@@ -42,11 +42,6 @@ class RoundResult:
     """Gradients of each rank in the sum; 0: the rank's contribution was null."""
     total: NDArray[Any]
 
-    @property
-    def active(self) -> int:
-        """Ranks that contributed."""
-        return sum(count > 0 for count in self.counts)
-
 
 @dataclass(frozen=True, slots=True)
 class Firing:
