@@ -27,7 +27,7 @@ import torch.distributed as dist
 from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import positive_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import Delivery, shape_of
+from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.costs.communication import Network
 from deeppool.execution.eager_driver import EagerDriver
 from deeppool.execution.eager_replica import EagerReplica
@@ -71,8 +71,7 @@ class EagerSGD:
     def __post_init__(self) -> None:
         check_fields(self)
         # The number of ranks is not known yet: a quorum is compared with it when they join.
-        rule = self._rule(max(1, self.quorum or 1))
-        shape_of(rule, self.delivery, 1, "float32")
+        RoundSpec(self._rule(max(1, self.quorum or 1)), 1, delivery=self.delivery)
         object.__setattr__(self, "timeout", positive_number("timeout", self.timeout, "seconds"))
 
     def wrap(

@@ -26,7 +26,8 @@ import torch.distributed as dist
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import Delivery, RoundResult, shape_of
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.device.host_buffer import HostBuffer
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.execution.transports.native.native_tcp import NativeTcpRounds
@@ -111,16 +112,15 @@ class PartialAllReduce:
         elements, timeout = whole_number("elements", elements, None), positive_number("timeout", timeout, "seconds")
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         rule = FiringRule(self.ranks, mode, quorum, grace, seed, staleness_limit, synchronous_every)
-        name = str(dtype).removeprefix("torch.")
-        # On all ranks, before any waits for another.
-        shape_of(rule, delivery, elements, name)
+        # On all ranks, before any waits for another: wrong arguments are refused.
+        spec = RoundSpec(rule, elements, str(dtype).removeprefix("torch."), delivery)
         self._rounds: PartialRounds
         if address is None:
             _check_host(group, self.ranks)
-            self._rounds = _share_memory(group, rule, elements, name, delivery, timeout)
+            self._rounds = _share_memory(group, spec, timeout)
         else:
             peers = _connect(group, address, timeout)
-            self._rounds = tcp_rounds(self.rank, peers, rule, elements, name, delivery=delivery, timeout=timeout)
+            self._rounds = tcp_rounds(self.rank, peers, spec, timeout=timeout)
         self._device, self._host = torch.device("cpu"), HostBuffer()
 
     def all_reduce(self, gradient: torch.Tensor, number: int | None = None) -> PartialSums:
@@ -213,16 +213,14 @@ def _check_host(group: dist.ProcessGroup | None, ranks: int) -> None:
         )
 
 
-def _share_memory(
-    group: dist.ProcessGroup | None, rule: FiringRule, elements: int, dtype: str, delivery: Delivery, timeout: float
-) -> SharedMemoryRounds:
+def _share_memory(group: dist.ProcessGroup | None, spec: RoundSpec, timeout: float) -> SharedMemoryRounds:
     rank = dist.get_rank(group)
     path = _shared_folder(group, rank) / "rounds"
     try:
         if rank == 0:
-            create(path, rule, elements, dtype, delivery)
+            create(path, spec)
         dist.barrier(group)
-        rounds = SharedMemoryRounds(path, rank, rule, elements, dtype, delivery=delivery, timeout=timeout)
+        rounds = SharedMemoryRounds(path, rank, spec, timeout=timeout)
         dist.barrier(group)
     finally:
         # Mapped memory outlives its name, and a killed run then leaves nothing behind.

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from deeppool.base.number_checks import whole_number
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import Delays
-from deeppool.collectives.partial.rounds import Firing, Rounds, shape_of
-from deeppool.collectives.partial.state import RoundState
+from deeppool.collectives.partial.rounds import Firing, Rounds
+from deeppool.collectives.partial.state import RoundSpec, RoundState
 from deeppool.errors import InvalidValueError
 from deeppool.units import format_seconds
 
@@ -113,10 +113,9 @@ class _Simulator:
         skips: bool,
         training: SimulatedTraining | None,
     ) -> None:
-        real = training is not None
-        shape = shape_of(rule, "latest", training.elements if training else 1, "float32" if real else "int64")
-        self._state = RoundState(shape, bytearray(RoundState.size(shape)))
-        self._rule, self._rounds = rule, Rounds(rule, "latest", self._state)
+        spec = RoundSpec(rule, 1, "int64") if training is None else RoundSpec(rule, training.elements)
+        self._state = RoundState(spec, bytearray(RoundState.size(spec)))
+        self._rule, self._rounds = rule, Rounds(self._state)
         self._compute, self._updates, self._all_reduce, self._skips = compute, updates, all_reduce, skips
         self._training, self._gradients = training, [np.zeros(0)] * rule.ranks
         self._step = [-1] * rule.ranks

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.collectives.partial.activation import Activation
-from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 
 Numbers = NDArray[np.int64]
@@ -65,10 +65,10 @@ class PartialMessage:
 class Participant:
     """The state of one rank."""
 
-    def __init__(self, rank: int, rule: FiringRule, delivery: Delivery, elements: int, dtype: str = "float32") -> None:
+    def __init__(self, rank: int, spec: RoundSpec) -> None:
         """Starts with the first round open."""
-        self.rank, self.rule, self._delivery = rank, rule, delivery
-        self._empty = np.zeros(elements, dtype)
+        self.rank, self.rule, self._delivery = rank, (rule := spec.rule), spec.delivery
+        self._empty = np.zeros(spec.elements, spec.dtype)
         self._steps = [step for step in recursive_doubling(rule.ranks).steps if step.rank == rank]
         self.outbox: list[tuple[int, PartialMessage]] = []
         """Messages to send, with their destinations."""

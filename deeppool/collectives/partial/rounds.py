@@ -17,19 +17,12 @@ finish delivers what is left, so that no gradient is lost.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.partial.firing import EXACT, FiringRule
-from deeppool.collectives.partial.state import RoundState, Shape
-from deeppool.errors import InvalidValueError
-
-Delivery = Literal["latest", "log"]
-"""What a late rank receives: the newest result only, as published, or all that it has not received."""
-LATEST_SLOTS = 3
-"""Slots of ``latest``: the newest result, the one being written, and one that a rank may still be copying."""
+from deeppool.collectives.partial.state import RoundState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +60,12 @@ class Firing:
             total += buffer
 
 
-def shape_of(rule: FiringRule, delivery: Delivery, elements: int, dtype: str) -> Shape:
-    """Returns the shape of a partial all-reduce's state."""
-    if delivery not in ("latest", "log"):
-        raise InvalidValueError(f"delivery is 'latest' or 'log', got {delivery!r}")
-    if delivery == "log" and rule.mode not in EXACT and rule.staleness_limit is None:
-        raise InvalidValueError("delivery 'log' keeps results for late ranks and needs a staleness_limit, got None")
-    # A rank's gradient goes into the next round, and then as many rounds as the limit may go without it.
-    slots = LATEST_SLOTS if delivery == "latest" else (rule.staleness_limit or 1) + 2
-    return Shape(rule.ranks, elements, dtype, slots)
-
-
 class Rounds:
     """The operations of all ranks on one state, under the caller's lock."""
 
-    def __init__(self, rule: FiringRule, delivery: Delivery, state: RoundState) -> None:
-        """Takes the rule, what late ranks receive, and the state."""
-        self.rule, self.delivery, self.state = rule, delivery, state
+    def __init__(self, state: RoundState) -> None:
+        """Takes the state."""
+        self.rule, self.delivery, self.state = state.spec.rule, state.spec.delivery, state
 
     @property
     def completed(self) -> int:

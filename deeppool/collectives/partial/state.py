@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.collectives.partial.firing import EXACT, FiringRule
 from deeppool.errors import InvalidValueError
+
+Delivery = Literal["latest", "log"]
+"""What a late rank receives: the newest result only, as published, or all that it has not received."""
+LATEST_SLOTS = 3
+"""Slots of ``latest``: the newest result, the one being written, and one that a rank may still be copying."""
 
 ALIGNMENT = 64
 """Bytes of a cache line."""
@@ -16,32 +22,44 @@ DTYPES = ("float32", "float64", "int64")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What fixes the size of the state."""
+class RoundSpec:
+    """What the ranks of a partial all-reduce agree on."""
 
-    ranks: int
+    rule: FiringRule
+    """When rounds fire."""
     elements: int
-    dtype: str
-    slots: int
-    """Results that are kept."""
+    """Of a gradient."""
+    dtype: str = "float32"
+    """Of an element."""
+    delivery: Delivery = "latest"
 
     def __post_init__(self) -> None:
+        if self.delivery not in ("latest", "log"):
+            raise InvalidValueError(f"delivery is 'latest' or 'log', got {self.delivery!r}")
+        if self.delivery == "log" and self.rule.mode not in EXACT and self.rule.staleness_limit is None:
+            raise InvalidValueError("delivery 'log' keeps results for late ranks and needs a staleness_limit, got None")
         if self.dtype not in DTYPES:
             raise InvalidValueError(f"elements are of type {', '.join(DTYPES)}, got {self.dtype}")
         if self.elements < 1:
             raise InvalidValueError(f"a partial all-reduce sums at least 1 element, got {self.elements}")
 
+    @property
+    def slots(self) -> int:
+        """Results that are kept."""
+        # A rank's gradient goes into the next round, and then as many rounds as the limit may go without it.
+        return LATEST_SLOTS if self.delivery == "latest" else (self.rule.staleness_limit or 1) + 2
+
 
 class RoundState:
     """Counters, send buffers and results. Zeroed memory is the initial state."""
 
-    def __init__(self, shape: Shape, memory: Any) -> None:
+    def __init__(self, spec: RoundSpec, memory: Any) -> None:
         """Takes the memory: :meth:`size` bytes, zeroed by its first user."""
         found = {
             name: np.ndarray(dims, dtype=dtype, buffer=memory, offset=offset)
-            for name, dims, dtype, offset in _layout(shape)
+            for name, dims, dtype, offset in _layout(spec)
         }
-        self.shape = shape
+        self.spec = spec
         self.event: NDArray[np.int32] = found["event"]
         """A number that grows with each change that another rank may wait for."""
         self.completed: NDArray[np.int64] = found["completed"]
@@ -82,15 +100,15 @@ class RoundState:
         """Of each slot: the sum."""
 
     @staticmethod
-    def size(shape: Shape) -> int:
+    def size(spec: RoundSpec) -> int:
         """Returns the bytes of the state."""
-        *_, (_, dims, dtype, offset) = _layout(shape)
+        *_, (_, dims, dtype, offset) = _layout(spec)
         return offset + int(np.prod(dims)) * np.dtype(dtype).itemsize
 
 
-def _layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], str, int]]:
+def _layout(spec: RoundSpec) -> Iterator[tuple[str, tuple[int, ...], str, int]]:
     """Yields name, dimensions, type and offset of each array."""
-    ranks, slots, elements = shape.ranks, shape.slots, shape.elements
+    ranks, slots, elements = spec.rule.ranks, spec.slots, spec.elements
     offset = 0
     for name, dims, dtype in (
         ("event", (1,), "int32"),
@@ -102,8 +120,8 @@ def _layout(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], str, int]]:
         ),
         ("numbers", (slots,), "int64"),
         ("counts", (slots, ranks), "int64"),
-        ("sends", (ranks, 2, elements), shape.dtype),
-        ("results", (slots, elements), shape.dtype),
+        ("sends", (ranks, 2, elements), spec.dtype),
+        ("results", (slots, elements), spec.dtype),
     ):
         yield name, dims, dtype, offset
         size = int(np.prod(dims)) * np.dtype(dtype).itemsize

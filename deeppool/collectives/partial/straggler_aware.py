@@ -9,19 +9,18 @@ recursive doubling. The idea is that of StragglAR (arXiv 2505.23523), for any nu
 known only when all others have arrived.
 """
 
-from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.participant import Contribution, PartialMessage, Participant, Vector
-from deeppool.collectives.partial.rounds import Delivery
+from deeppool.collectives.partial.state import RoundSpec
 
 
 class StragglerAwareParticipant(Participant):
     """The state of one rank; mode ``straggler-aware``."""
 
-    def __init__(self, rank: int, rule: FiringRule, delivery: Delivery, elements: int, dtype: str = "float32") -> None:
+    def __init__(self, rank: int, spec: RoundSpec) -> None:
         """Starts with the first round open."""
-        chunks = rule.ranks - 1
-        self._bounds = [chunk * elements // chunks for chunk in range(chunks + 1)]
-        super().__init__(rank, rule, delivery, elements, dtype)
+        chunks = spec.rule.ranks - 1
+        self._bounds = [chunk * spec.elements // chunks for chunk in range(chunks + 1)]
+        super().__init__(rank, spec)
 
     def _open(self) -> None:
         super()._open()
@@ -132,7 +131,7 @@ class StragglerAwareParticipant(Participant):
         return Contribution(first.counts, first.finished, total)
 
 
-def participant_of(rank: int, rule: FiringRule, delivery: Delivery, elements: int, dtype: str) -> Participant:
+def participant_of(rank: int, spec: RoundSpec) -> Participant:
     """Makes the state of one rank, by the mode of its rule; a rank that is alone waits for nobody."""
-    aware = rule.mode == "straggler-aware" and rule.ranks > 1
-    return (StragglerAwareParticipant if aware else Participant)(rank, rule, delivery, elements, dtype)
+    aware = spec.rule.mode == "straggler-aware" and spec.rule.ranks > 1
+    return (StragglerAwareParticipant if aware else Participant)(rank, spec)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import InvalidValueError
 from deeppool.execution.transports.native.build import load_engine
 from deeppool.execution.transports.shared_memory import create
@@ -100,8 +101,8 @@ def skewed_calls(
     with private_folder() as folder, RankGroup(LocalLauncher("cpu", ranks)) as group:
         memory = SHARED_MEMORY / folder.name
         memory = memory if memory.is_dir() else folder
-        create(memory / "meeting", FiringRule(ranks, "full"), 1, "float64", "latest")
-        create(memory / "measured", FiringRule(ranks, mode, staleness_limit=None), elements, "float32", "latest")
+        create(memory / "meeting", RoundSpec(FiringRule(ranks, "full"), 1, "float64"))
+        create(memory / "measured", RoundSpec(FiringRule(ranks, mode, staleness_limit=None), elements))
         secret = secrets.token_hex(32)
         for rank in range(ranks):
             group.start("deeppool.evaluation.experiments.skewed_rank").send(

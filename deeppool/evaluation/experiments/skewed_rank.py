@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import DeeppoolError
 from deeppool.execution.partial_all_reduce import PartialRounds
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds
@@ -37,14 +38,15 @@ def connect(folder: Path, rank: int, secret: bytes, meeting: SharedMemoryRounds)
 def measure(setup: Message) -> dict[str, Any]:
     """Returns the latency of each call, and whether the round took this rank's gradient."""
     folder, rank, ranks, transport = Path(setup["folder"]), setup["rank"], setup["ranks"], setup["transport"]
-    meeting = SharedMemoryRounds(folder / "meeting", rank, FiringRule(ranks, "full"), 1, "float64")
-    rule, elements = FiringRule(ranks, setup["mode"], staleness_limit=None), setup["elements"]
+    meeting = SharedMemoryRounds(folder / "meeting", rank, RoundSpec(FiringRule(ranks, "full"), 1, "float64"))
+    elements = setup["elements"]
+    spec = RoundSpec(FiringRule(ranks, setup["mode"], staleness_limit=None), elements)
     rounds: PartialRounds
     if transport in ENGINES:
         peers = connect(folder, rank, bytes.fromhex(setup["secret"]), meeting)
-        rounds = tcp_rounds(rank, peers, rule, elements, engine=ENGINES[transport])
+        rounds = tcp_rounds(rank, peers, spec, engine=ENGINES[transport])
     else:
-        rounds = SharedMemoryRounds(folder / "measured", rank, rule, elements)
+        rounds = SharedMemoryRounds(folder / "measured", rank, spec)
     gradient = np.ones(elements, np.float32)
     latencies, accepted = [], []
     for _ in range(setup["iterations"]):

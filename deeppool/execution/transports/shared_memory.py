@@ -16,9 +16,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery, RoundResult, Rounds, shape_of
-from deeppool.collectives.partial.state import RoundState
+from deeppool.collectives.partial.rounds import RoundResult, Rounds
+from deeppool.collectives.partial.state import RoundSpec, RoundState
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.futex import Futex
@@ -31,34 +30,20 @@ CHECK_INTERVAL = 1.0
 class SharedMemoryRounds:
     """One rank's side of partial all-reduces in shared memory."""
 
-    def __init__(
-        self,
-        path: Path,
-        rank: int,
-        rule: FiringRule,
-        elements: int,
-        dtype: str = "float32",
-        *,
-        delivery: Delivery = "latest",
-        timeout: float = TIMEOUT,
-    ) -> None:
-        """Maps the memory; every rank does, with equal arguments.
+    def __init__(self, path: Path, rank: int, spec: RoundSpec, *, timeout: float = TIMEOUT) -> None:
+        """Maps the memory; every rank does.
 
         Args:
             path: file made by :func:`create`.
             rank: of this process or thread.
-            rule: when rounds fire.
-            elements: of a gradient.
-            dtype: of an element.
-            delivery: what a late rank receives.
+            spec: the same on all ranks.
             timeout: seconds to wait for other ranks.
         """
-        self.rank, self.rule, self.timeout = rank, rule, timeout
-        shape = shape_of(rule, delivery, elements, dtype)
+        self.rank, self.rule, self.timeout = rank, spec.rule, timeout
         with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), RoundState.size(shape))
-        self._state = RoundState(shape, self._memory)
-        self._rounds = Rounds(rule, delivery, self._state)
+            self._memory = mmap.mmap(file.fileno(), RoundState.size(spec))
+        self._state = RoundState(spec, self._memory)
+        self._rounds = Rounds(self._state)
         self._lock, self._changed = FileLock(path, timeout), Futex(self._state.event)
         self._checked = time.monotonic()
         with self._lock:
@@ -116,7 +101,7 @@ class SharedMemoryRounds:
 
     def _write(self, gradient: NDArray[Any]) -> None:
         """Adds to the send buffer, which no round takes until the caller ends the write."""
-        if gradient.shape != (elements := self._state.shape.elements,):
+        if gradient.shape != (elements := self._state.spec.elements,):
             raise InvalidValueError(f"a gradient has shape ({elements},), got {gradient.shape}")
         with self._lock:
             buffer, adds = self._rounds.begin_write(self.rank)
@@ -221,13 +206,13 @@ class SharedMemoryRounds:
         self._changed.wake()
 
 
-def create(path: Path, rule: FiringRule, elements: int, dtype: str, delivery: Delivery) -> None:
+def create(path: Path, spec: RoundSpec) -> None:
     """Creates the memory as a file that only this user can read; one rank calls it before any maps it.
 
     Raises:
         RunError: the file system has too little space.
     """
-    size = RoundState.size(shape_of(rule, delivery, elements, dtype))
+    size = RoundState.size(spec)
     if (free := psutil.disk_usage(str(path.parent)).free) < size:
         raise RunError(
             f"the ranks' shared memory needs {size} bytes and {path.parent} has {free} "

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.participant import Contribution, PartialMessage
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.collectives.partial.straggler_aware import participant_of
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
@@ -40,30 +40,19 @@ class TcpRounds:
     """One rank's side of partial all-reduces over TCP."""
 
     def __init__(
-        self,
-        rank: int,
-        peers: dict[int, socket.socket],
-        rule: FiringRule,
-        elements: int,
-        dtype: str = "float32",
-        *,
-        delivery: Delivery = "latest",
-        timeout: float = TIMEOUT,
+        self, rank: int, peers: dict[int, socket.socket], spec: RoundSpec, *, timeout: float = TIMEOUT
     ) -> None:
         """Starts the thread.
 
         Args:
             rank: of this process or thread.
             peers: connections to all others.
-            rule: when rounds fire; the same on all ranks.
-            elements: of a gradient.
-            dtype: of an element.
-            delivery: what a late rank receives.
+            spec: the same on all ranks.
             timeout: seconds to wait for other ranks.
         """
-        self.rank, self.rule, self.timeout = rank, rule, timeout
-        self._elements, self._dtype = elements, np.dtype(dtype)
-        self._participant = participant_of(rank, rule, delivery, elements, dtype)
+        self.rank, self.rule, self.timeout = rank, spec.rule, timeout
+        self._elements, self._dtype = spec.elements, np.dtype(spec.dtype)
+        self._participant = participant_of(rank, spec)
         self._peers = peers
         self._queues: dict[int, deque[memoryview]] = {other: deque() for other in peers}
         self._read = {other: bytearray() for other in peers}

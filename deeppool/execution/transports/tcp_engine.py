@@ -3,8 +3,7 @@
 import socket
 from typing import Literal
 
-from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery, shape_of
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import RunError
 from deeppool.execution.transports.native.build import load_engine
 from deeppool.execution.transports.native.native_tcp import NativeTcpRounds
@@ -17,11 +16,8 @@ TcpEngine = Literal["auto", "native", "python"]
 def tcp_rounds(
     rank: int,
     peers: dict[int, socket.socket],
-    rule: FiringRule,
-    elements: int,
-    dtype: str = "float32",
+    spec: RoundSpec,
     *,
-    delivery: Delivery = "latest",
     timeout: float = TIMEOUT,
     engine: TcpEngine = "auto",
 ) -> TcpRounds | NativeTcpRounds:
@@ -30,20 +26,16 @@ def tcp_rounds(
     Args:
         rank: of this process or thread.
         peers: connections to all others.
-        rule: when rounds fire; the same on all ranks.
-        elements: of a gradient.
-        dtype: of an element.
-        delivery: what a late rank receives.
+        spec: the same on all ranks.
         timeout: seconds to wait for other ranks.
         engine: ``auto`` is the native one where it can be had.
 
     Raises:
         RunError: the native engine was asked for and cannot be had.
     """
-    shape_of(rule, delivery, elements, dtype)
     native = None if engine == "python" else load_engine()
     if native is not None:
-        return NativeTcpRounds(native, rank, peers, rule, elements, dtype, delivery=delivery, timeout=timeout)
+        return NativeTcpRounds(native, rank, peers, spec, timeout=timeout)
     if engine == "native":
         raise RunError("the native engine cannot be had here (the log says why; engine='auto' falls back to Python)")
-    return TcpRounds(rank, peers, rule, elements, dtype, delivery=delivery, timeout=timeout)
+    return TcpRounds(rank, peers, spec, timeout=timeout)

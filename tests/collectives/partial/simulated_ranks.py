@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery, RoundResult, Rounds, shape_of
-from deeppool.collectives.partial.state import RoundState
+from deeppool.collectives.partial.rounds import RoundResult, Rounds
+from deeppool.collectives.partial.state import Delivery, RoundSpec, RoundState
 
 
 @dataclass
@@ -66,10 +66,9 @@ class Simulation:
     """When the last rank had received everything."""
 
     def __post_init__(self) -> None:
-        elements = self.rule.ranks * self.steps
-        shape = shape_of(self.rule, self.delivery, elements, "int64")
-        self.state = RoundState(shape, bytearray(RoundState.size(shape)))
-        self.rounds = Rounds(self.rule, self.delivery, self.state)
+        spec = RoundSpec(self.rule, self.rule.ranks * self.steps, "int64", self.delivery)
+        self.state = RoundState(spec, bytearray(RoundState.size(spec)))
+        self.rounds = Rounds(self.state)
         self.clock, self.draw = VirtualClock(), random.Random(self.seed)
         self.received = [[] for _ in range(self.rule.ranks)]
         run([self._rank(rank) for rank in range(self.rule.ranks)], self.clock, self._fingerprint)

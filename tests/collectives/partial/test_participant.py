@@ -11,7 +11,8 @@ import pytest
 from deeppool.collectives.partial.activation import Activation
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.participant import Participant
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.collectives.partial.straggler_aware import participant_of
 
 RANKS = [*range(2, 10), 16, 32]
@@ -22,8 +23,9 @@ class Network:
 
     def __init__(self, rule: FiringRule, delivery: Delivery, steps: int, seed: int, spread: float = 10.0) -> None:
         self.rule, self.steps, self.draw = rule, steps, random.Random(seed)
+        spec = RoundSpec(rule, rule.ranks * steps, "int64", delivery)
         self.spread, self.now, self.order = spread, 0.0, itertools.count()
-        self.ranks = [participant_of(rank, rule, delivery, rule.ranks * steps, "int64") for rank in range(rule.ranks)]
+        self.ranks = [participant_of(rank, spec) for rank in range(rule.ranks)]
         self.received: list[list[RoundResult]] = [[] for _ in self.ranks]
         self.events: list = []
         self.last: dict[tuple[int, int], float] = defaultdict(float)
@@ -142,7 +144,7 @@ def test_an_activation_reaches_every_rank_and_uses_each_link_once_whoever_starts
 
 
 def test_messages_of_the_next_round_wait_for_this_one() -> None:
-    fast, late, twin = (Participant(rank, FiringRule(2), "log", 1, "int64") for rank in (0, 1, 1))
+    fast, late, twin = (Participant(rank, RoundSpec(FiringRule(2), 1, "int64", "log")) for rank in (0, 1, 1))
     messages = []
     for number in range(2):
         fast.submit(np.full(1, 1 + number), 0.0)
@@ -164,8 +166,8 @@ def test_messages_of_the_next_round_wait_for_this_one() -> None:
 
 def test_after_the_straggler_arrives_each_chunk_travels_once_to_each_rank() -> None:
     ranks, elements = 5, 8
-    rule = FiringRule(ranks, "straggler-aware")
-    participants = [participant_of(rank, rule, "log", elements, "int64") for rank in range(ranks)]
+    spec = RoundSpec(FiringRule(ranks, "straggler-aware"), elements, "int64", "log")
+    participants = [participant_of(rank, spec) for rank in range(ranks)]
     sent: list[tuple[int, int]] = []
 
     def deliver() -> None:

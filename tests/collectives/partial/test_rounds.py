@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
-from deeppool.collectives.partial.rounds import Firing, RoundResult, Rounds, shape_of
-from deeppool.collectives.partial.state import RoundState
+from deeppool.collectives.partial.rounds import Firing, RoundResult, Rounds
+from deeppool.collectives.partial.state import RoundSpec, RoundState
 from deeppool.errors import InvalidValueError
 from tests.collectives.partial.simulated_ranks import Simulation
 
@@ -154,10 +154,9 @@ def test_an_impossible_rule_is_refused(arguments: dict, phrase: str) -> None:
 
 
 def test_those_who_wait_for_the_last_rank_are_summed_before_it_arrives() -> None:
-    rule = FiringRule(4, "straggler-aware")
-    shape = shape_of(rule, "latest", 2, "int64")
-    state = RoundState(shape, bytearray(RoundState.size(shape)))
-    rounds = Rounds(rule, "latest", state)
+    spec = RoundSpec(FiringRule(4, "straggler-aware"), 2, "int64")
+    state = RoundState(spec, bytearray(RoundState.size(spec)))
+    rounds = Rounds(state)
 
     def arrive(rank: int) -> None:
         rounds.begin_write(rank)[0][...] = 10**rank

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import RunError
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
 from deeppool.execution.transports.tcp_engine import tcp_rounds
@@ -23,7 +24,7 @@ RANKS = 3
 
 def join(folder: Path, rank: int, transport: str, rule: FiringRule, timeout: float):
     if transport == "shared-memory":
-        return SharedMemoryRounds(folder / "state", rank, rule, 4, timeout=timeout)
+        return SharedMemoryRounds(folder / "state", rank, RoundSpec(rule, 4), timeout=timeout)
     peers = Peers(rank, "127.0.0.1", b"of one test")
     name = folder / f"port-{rank}"
     name.with_suffix(".new").write_text(str(peers.address[1]))
@@ -31,7 +32,7 @@ def join(folder: Path, rank: int, transport: str, rule: FiringRule, timeout: flo
     while len(ports := sorted(folder.glob("port-?"))) < RANKS:
         time.sleep(0.01)
     connected = peers.connect([("127.0.0.1", int(port.read_text())) for port in ports])
-    return tcp_rounds(rank, connected, rule, 4, timeout=timeout, engine=transport.removeprefix("tcp-"))
+    return tcp_rounds(rank, connected, RoundSpec(rule, 4), timeout=timeout, engine=transport.removeprefix("tcp-"))
 
 
 def main(folder: Path, rank: int, transport: str, mode: str, lost: int, timeout: float) -> None:
@@ -53,7 +54,7 @@ def main(folder: Path, rank: int, transport: str, mode: str, lost: int, timeout:
 if __name__ == "__main__":
     folder, transport, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     if transport == "shared-memory":
-        create(folder / "state", FiringRule(RANKS, mode, staleness_limit=3), 4, "float32", "latest")
+        create(folder / "state", RoundSpec(FiringRule(RANKS, mode, staleness_limit=3), 4))
     children = []
     for rank in range(RANKS):
         if not (child := os.fork()):

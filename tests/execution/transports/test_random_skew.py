@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule, Mode
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.execution.partial_all_reduce import PartialRounds
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
 from deeppool.execution.transports.tcp_engine import tcp_rounds
@@ -28,14 +29,15 @@ Join = Callable[[int], PartialRounds]
 
 
 def shared_memory(rule: FiringRule, folder: Path) -> Join:
-    create(folder / "state", rule, 2, "int64", "log")
-    return lambda rank: SharedMemoryRounds(folder / "state", rank, rule, 2, "int64", delivery="log")
+    spec = RoundSpec(rule, 2, "int64", "log")
+    create(folder / "state", spec)
+    return lambda rank: SharedMemoryRounds(folder / "state", rank, spec)
 
 
 def tcp(rule: FiringRule, folder: Path) -> Join:
     peers = [Peers(rank, "127.0.0.1", b"of all ranks") for rank in range(rule.ranks)]
     addresses = [each.address for each in peers]
-    return lambda rank: tcp_rounds(rank, peers[rank].connect(addresses), rule, 2, "int64", delivery="log")
+    return lambda rank: tcp_rounds(rank, peers[rank].connect(addresses), RoundSpec(rule, 2, "int64", "log"))
 
 
 def rules(ranks: int) -> Iterator[tuple[FiringRule, float]]:

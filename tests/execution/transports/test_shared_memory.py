@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
@@ -23,11 +24,12 @@ def run_threads(
     path: Path, rule: FiringRule, steps: int, delivery: Delivery = "log", pause: float = 0.001
 ) -> list[list[RoundResult]]:
     """Each rank's results; every gradient is 1 in an element of its own."""
-    create(path, rule, rule.ranks * steps, "int64", delivery)
+    spec = RoundSpec(rule, rule.ranks * steps, "int64", delivery)
+    create(path, spec)
     received: list[list[RoundResult]] = [[] for _ in range(rule.ranks)]
 
     def train(rank: int) -> None:
-        rounds = SharedMemoryRounds(path, rank, rule, rule.ranks * steps, "int64", delivery=delivery)
+        rounds = SharedMemoryRounds(path, rank, spec)
         draw = random.Random(rank)
         for step in range(steps):
             time.sleep(draw.random() * pause)
@@ -74,16 +76,17 @@ def start(path: Path, rank: int, ranks: int) -> subprocess.Popen[str]:
 
 @pytest.mark.processes
 def test_processes_sum_as_synchronous_training_where_every_round_waits(tmp_path: Path) -> None:
-    create(tmp_path / "state", FiringRule(3, "full"), 4, "float32", "log")
+    create(tmp_path / "state", RoundSpec(FiringRule(3, "full"), 4, delivery="log"))
     ranks = [start(tmp_path / "state", rank, 3) for rank in range(3)]
     assert [process.communicate(timeout=300)[0].split() for process in ranks] == [["6.0", "12.0", "18.0"]] * 3
 
 
 def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(tmp_path: Path) -> None:
     rule = FiringRule(2, "full")
-    create(tmp_path / "state", rule, 1, "float32", "log")
-    absent = SharedMemoryRounds(tmp_path / "state", 1, rule, 1, delivery="log")
-    waiting = SharedMemoryRounds(tmp_path / "state", 0, rule, 1, delivery="log", timeout=0.05)
+    spec = RoundSpec(rule, 1, delivery="log")
+    create(tmp_path / "state", spec)
+    absent = SharedMemoryRounds(tmp_path / "state", 1, spec)
+    waiting = SharedMemoryRounds(tmp_path / "state", 0, spec, timeout=0.05)
     with pytest.raises(RunError, match=r"round 0 .* within 0.05 s: ranks \[1\] have not arrived"):
         waiting.all_reduce(np.ones(1, np.float32))
     with pytest.raises(RankFailedError, match=r"rank 0 of a partial all-reduce .* gave up"):
@@ -92,8 +95,9 @@ def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(tmp_path: 
 
 def test_a_lock_held_too_long_and_a_gradient_of_another_shape_are_refused(tmp_path: Path) -> None:
     rule = FiringRule(2)
-    create(tmp_path / "state", rule, 3, "float32", "latest")
-    rounds = SharedMemoryRounds(tmp_path / "state", 0, rule, 3)
+    spec = RoundSpec(rule, 3)
+    create(tmp_path / "state", spec)
+    rounds = SharedMemoryRounds(tmp_path / "state", 0, spec)
     with pytest.raises(InvalidValueError, match=r"shape \(3,\), got \(2,\)"):
         rounds.all_reduce(np.ones(2, np.float32))
     with FileLock(tmp_path / "state", 1.0), pytest.raises(RunError, match="holds the lock"):
@@ -102,8 +106,9 @@ def test_a_lock_held_too_long_and_a_gradient_of_another_shape_are_refused(tmp_pa
 
 def test_a_gradient_that_no_round_has_taken_is_pending(tmp_path: Path) -> None:
     rule = FiringRule(2)
-    create(tmp_path / "state", rule, 1, "float32", "latest")
-    fast, late = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1) for rank in range(2))
+    spec = RoundSpec(rule, 1)
+    create(tmp_path / "state", spec)
+    fast, late = (SharedMemoryRounds(tmp_path / "state", rank, spec) for rank in range(2))
     assert fast.all_reduce(np.ones(1, np.float32)).accepted
     received = late.all_reduce(np.full(1, 5, np.float32))
     assert not received.accepted
@@ -115,8 +120,9 @@ def test_a_gradient_that_no_round_has_taken_is_pending(tmp_path: Path) -> None:
 
 def test_gradients_of_an_earlier_run_go_into_the_next_round(tmp_path: Path) -> None:
     rule = FiringRule(2)
-    create(tmp_path / "state", rule, 1, "float32", "latest")
-    first, second = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1) for rank in range(2))
+    spec = RoundSpec(rule, 1)
+    create(tmp_path / "state", spec)
+    first, second = (SharedMemoryRounds(tmp_path / "state", rank, spec) for rank in range(2))
     second.restore(np.full(1, 7, np.float32), 3)
     [result] = first.all_reduce(np.ones(1, np.float32)).results
     assert (result.total.tolist(), result.counts) == ([8.0], (1, 3))
@@ -124,8 +130,9 @@ def test_gradients_of_an_earlier_run_go_into_the_next_round(tmp_path: Path) -> N
 
 def test_a_rank_ends_though_a_stopped_one_holds_the_lock_and_only_once(tmp_path: Path) -> None:
     rule = FiringRule(2)
-    create(tmp_path / "state", rule, 1, "float32", "latest")
-    rounds, other = (SharedMemoryRounds(tmp_path / "state", rank, rule, 1, timeout=600) for rank in range(2))
+    spec = RoundSpec(rule, 1)
+    create(tmp_path / "state", spec)
+    rounds, other = (SharedMemoryRounds(tmp_path / "state", rank, spec, timeout=600) for rank in range(2))
     with FileLock(tmp_path / "state", 1.0):
         rounds.close()
     with pytest.raises(RankFailedError, match="rank 0 of a partial all-reduce ended"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule
-from deeppool.collectives.partial.rounds import Delivery
+from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.native.build import load_engine
 from deeppool.execution.transports.tcp_engine import tcp_rounds
@@ -51,7 +51,7 @@ def test_ranks_deliver_every_gradient_once_to_every_rank(mode, ranks: int, engin
     def train(rank: int, peers: dict[int, socket.socket]) -> list:
         # Ranks with different engines understand each other, and fire the same rounds.
         which = engines[rank % len(engines)]
-        rounds = tcp_rounds(rank, peers, rule, ranks * steps, "int64", delivery="log", engine=which)
+        rounds = tcp_rounds(rank, peers, RoundSpec(rule, ranks * steps, "int64", "log"), engine=which)
         draw, received = random.Random(rank), []
         for step in range(steps):
             time.sleep(draw.random() * 0.002)
@@ -73,7 +73,7 @@ def test_ranks_deliver_every_gradient_once_to_every_rank(mode, ranks: int, engin
 
 def test_gradients_of_an_earlier_run_go_into_the_next_round(engine) -> None:
     def train(rank: int, peers: dict[int, socket.socket]) -> float:
-        rounds = tcp_rounds(rank, peers, FiringRule(2, "full"), 1, delivery="log", engine=engine)
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(2, "full"), 1, delivery="log"), engine=engine)
         if rank == 1:
             rounds.restore(np.full(1, 7, np.float32), 3)
             assert rounds.pending()[1] == 3
@@ -93,7 +93,7 @@ def test_gradients_larger_than_any_socket_buffer_do_not_block_ranks_that_send_to
     elements = 3_000_000
 
     def train(rank: int, peers: dict[int, socket.socket]) -> float:
-        rounds = tcp_rounds(rank, peers, FiringRule(3, "full"), elements, delivery=delivery, engine=engine)
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(3, "full"), elements, delivery=delivery), engine=engine)
         total = rounds.all_reduce(np.full(elements, rank + 1, np.float32)).results[0].total
         assert not [result for result in rounds.drain() if any(result.counts)]
         rounds.close()
@@ -104,7 +104,7 @@ def test_gradients_larger_than_any_socket_buffer_do_not_block_ranks_that_send_to
 
 def test_a_rank_that_ends_without_draining_ends_the_others_in_an_error_that_names_it(engine) -> None:
     def train(rank: int, peers: dict[int, socket.socket]) -> str:
-        rounds = tcp_rounds(rank, peers, FiringRule(3, "full"), 1, engine=engine)
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(3, "full"), 1), engine=engine)
         try:
             if rank == 1:
                 return "ended"
@@ -122,7 +122,7 @@ def test_a_rank_that_ends_without_draining_ends_the_others_in_an_error_that_name
 
 def test_the_end_of_a_grace_window_fires_a_round_when_no_message_arrives(engine) -> None:
     def train(rank: int, peers: dict[int, socket.socket]) -> tuple[int, ...]:
-        rounds = tcp_rounds(rank, peers, FiringRule(2, grace=0.05), 1, timeout=300, engine=engine)
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(2, grace=0.05), 1), timeout=300, engine=engine)
         counts: tuple[int, ...] = ()
         if rank == 0:
             counts = rounds.all_reduce(np.ones(1, np.float32)).results[0].counts
@@ -138,7 +138,7 @@ def test_the_end_of_a_grace_window_fires_a_round_when_no_message_arrives(engine)
 
 def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(engine) -> None:
     def train(rank: int, peers: dict[int, socket.socket]) -> None:
-        rounds = tcp_rounds(rank, peers, FiringRule(2, "full"), 1, timeout=0.05, engine=engine)
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(2, "full"), 1), timeout=0.05, engine=engine)
         if rank == 0:
             with pytest.raises(RunError, match=r"round 0 .* within 0.05 s"):
                 rounds.all_reduce(np.ones(1, np.float32))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.partial.firing import MODES, FiringRule
-from deeppool.collectives.partial.rounds import Delivery, RoundResult
-from deeppool.collectives.partial.state import DTYPES
+from deeppool.collectives.partial.firing import MODES
+from deeppool.collectives.partial.rounds import RoundResult
+from deeppool.collectives.partial.state import DTYPES, RoundSpec
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
@@ -31,11 +31,8 @@ class NativeTcpRounds:
         engine: ctypes.CDLL,
         rank: int,
         peers: dict[int, socket.socket],
-        rule: FiringRule,
-        elements: int,
-        dtype: str = "float32",
+        spec: RoundSpec,
         *,
-        delivery: Delivery = "latest",
         timeout: float = TIMEOUT,
     ) -> None:
         """Starts the thread.
@@ -44,26 +41,24 @@ class NativeTcpRounds:
             engine: what :func:`deeppool.execution.transports.native.build.load_engine` returns.
             rank: of this process or thread.
             peers: connections to all others, which the engine closes.
-            rule: when rounds fire; the same on all ranks.
-            elements: of a gradient.
-            dtype: of an element.
-            delivery: what a late rank receives.
+            spec: the same on all ranks.
             timeout: seconds to wait for other ranks.
 
         Raises:
             RunError: the system has no thread or file descriptor left.
         """
+        rule = spec.rule
         self.rank, self.rule, self.timeout = rank, rule, timeout
-        self._engine, self._elements, self._dtype = engine, elements, np.dtype(dtype)
+        self._engine, self._elements, self._dtype = engine, spec.elements, np.dtype(spec.dtype)
         integers = (
             rank, rule.ranks, MODES.index(rule.mode), rule.quorum or 1, rule.staleness_limit or 0,
-            rule.synchronous_every or 0, int(delivery == "latest"), DTYPES.index(dtype),
+            rule.synchronous_every or 0, int(spec.delivery == "latest"), DTYPES.index(spec.dtype),
         )  # fmt: skip
         mine = [step for step in recursive_doubling(rule.ranks).steps if step.rank == rank]
         steps = [number for step in mine for number in (_KINDS.index(step.kind), step.peer)]
         sockets = [-1 if other == rank else peers[other].detach() for other in range(rule.ranks)]
         self._handle: int | None = engine.deeppool_start(
-            _array(integers), rule.grace, rule.seed % 2**64, elements, _array(steps), len(mine), _array(sockets)
+            _array(integers), rule.grace, rule.seed % 2**64, spec.elements, _array(steps), len(mine), _array(sockets)
         )
         if self._handle is None:
             raise RunError(f"rank {rank} cannot start a thread for partial all-reduces (raise ulimit -n or ulimit -u)")

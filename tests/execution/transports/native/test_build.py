@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import RunError
 from deeppool.execution.transports.native import build
 from deeppool.execution.transports.tcp import TcpRounds
@@ -25,13 +26,13 @@ def test_without_a_compiler_python_delivers_the_messages_and_one_line_says_so(ca
     monkeypatch.setenv("CXX", "no-such-compiler")
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            rounds = tcp_rounds(0, {}, FiringRule(1), 1)
+            rounds = tcp_rounds(0, {}, RoundSpec(FiringRule(1), 1))
             assert isinstance(rounds, TcpRounds)
             rounds.close(agreed=True)
     (line,) = caplog.messages
     assert "run in Python, which is many times slower: there is no C++ compiler (install g++" in line
     with pytest.raises(RunError, match="native engine cannot be had"):
-        tcp_rounds(0, {}, FiringRule(1), 1, engine="native")
+        tcp_rounds(0, {}, RoundSpec(FiringRule(1), 1), engine="native")
 
 
 def test_a_compiler_that_fails_is_named_with_its_first_line(cache, tmp_path: Path, monkeypatch, caplog) -> None:

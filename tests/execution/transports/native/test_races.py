@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from deeppool.collectives.partial.firing import MODES, FiringRule
+from deeppool.collectives.partial.state import RoundSpec
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.native import build
@@ -110,7 +111,7 @@ def test_ranks_that_end_at_any_instant_leave_nothing_behind_and_nobody_waiting(e
         rule = FiringRule(ranks, draw.choice(["solo", "majority", "full"]), seed=trial, staleness_limit=2)
 
         def train(rank: int, peers, rule=rule, leaver=leaver, at=at) -> str:
-            rounds = tcp_rounds(rank, peers, rule, 3, "int64", timeout=SECONDS, engine=engine)
+            rounds = tcp_rounds(rank, peers, RoundSpec(rule, 3, "int64"), timeout=SECONDS, engine=engine)
             try:
                 for step in range(1000):
                     if (rank, step) == (leaver, at):
@@ -131,7 +132,7 @@ def test_ranks_that_agree_to_end_do_so_in_any_order_and_with_late_messages(engin
         rule = FiringRule(3, "solo", staleness_limit=None)
 
         def train(rank: int, peers, rule=rule, trial=trial) -> int:
-            rounds = tcp_rounds(rank, peers, rule, 2, timeout=SECONDS, engine=engine)
+            rounds = tcp_rounds(rank, peers, RoundSpec(rule, 2), timeout=SECONDS, engine=engine)
             last, draw = -1, random.Random(10 * trial + rank)
             while last < 4:
                 time.sleep(draw.random() * 1e-3)
@@ -146,7 +147,7 @@ def test_ranks_that_agree_to_end_do_so_in_any_order_and_with_late_messages(engin
 def test_a_rank_that_gives_up_ends_though_another_takes_nothing(engine: str) -> None:
     # The other rank neither reads nor ends, as one that was stopped.
     own, other = pairs(2)
-    rounds = tcp_rounds(0, own, FiringRule(2), 2_000_000, timeout=0.05, engine=engine)
+    rounds = tcp_rounds(0, own, RoundSpec(FiringRule(2), 2_000_000), timeout=0.05, engine=engine)
     with pytest.raises(RunError, match=r"did not complete within 0.05 s"):
         rounds.all_reduce(np.ones(2_000_000, np.float32))
     rounds.timeout = SECONDS
@@ -156,7 +157,7 @@ def test_a_rank_that_gives_up_ends_though_another_takes_nothing(engine: str) -> 
 
 @pytest.mark.usefixtures("leaks")
 def test_a_call_after_the_end_is_an_error(engine: str) -> None:
-    rounds = tcp_rounds(0, {}, FiringRule(1), 1, engine=engine)
+    rounds = tcp_rounds(0, {}, RoundSpec(FiringRule(1), 1), engine=engine)
     rounds.close(agreed=True)
     for call in (lambda: rounds.all_reduce(np.ones(1, np.float32)), lambda: list(rounds.drain())):
         with pytest.raises(RunError, match="rank 0 has closed its partial all-reduces"):
@@ -166,7 +167,7 @@ def test_a_call_after_the_end_is_an_error(engine: str) -> None:
 @pytest.mark.usefixtures("leaks")
 def test_a_message_of_another_version_ends_the_wait_in_an_error(engine: str) -> None:
     own, other = pairs(2)
-    rounds = tcp_rounds(0, own, FiringRule(2, "full"), 1, timeout=SECONDS, engine=engine)
+    rounds = tcp_rounds(0, own, RoundSpec(FiringRule(2, "full"), 1), timeout=SECONDS, engine=engine)
     other[0].send(b"\xff" * 64)
     with pytest.raises(RankFailedError):
         rounds.all_reduce(np.ones(1, np.float32))
@@ -176,7 +177,7 @@ def test_a_message_of_another_version_ends_the_wait_in_an_error(engine: str) -> 
 
 @pytest.mark.usefixtures("leaks")
 def test_many_wake_ups_do_not_block_a_rank_whose_thread_is_busy() -> None:
-    rounds = tcp_rounds(0, {}, FiringRule(1), 1, engine="python")
+    rounds = tcp_rounds(0, {}, RoundSpec(FiringRule(1), 1), engine="python")
     with rounds._changed:
         # The thread waits for the lock: nobody takes these bytes.
         for _ in range(100_000):
@@ -196,7 +197,7 @@ def test_a_system_without_file_descriptors_is_an_error() -> None:
         # Whatever is open stays so; nothing more can be opened.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
         with pytest.raises(RunError, match="cannot start a thread for partial all-reduces"):
-            tcp_rounds(0, {}, FiringRule(1), 1, engine="native")
+            tcp_rounds(0, {}, RoundSpec(FiringRule(1), 1), engine="native")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
