@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deeppool.device.datasheet import GpuSheet
-from deeppool.device.emulated.shapes import form_of
+from deeppool.device.emulated.shapes import form_of, key_of, tensors_in
 from deeppool.device.kernels import Kernel, kernels_of
 from deeppool.device.multiprocessors import KernelWork
 from deeppool.device.roofline import FITTED, Columns
@@ -58,8 +58,9 @@ class KernelCosts:
             kwargs: arguments by name.
             outputs: tensors that it writes.
         """
-        inputs = _distinct((args, kwargs))
-        key = operator, _key(args), tuple(map(form_of, inputs)), tuple(map(form_of, outputs))
+        # An operator reads each once.
+        inputs = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
+        key = operator, key_of(args), tuple(map(form_of, inputs)), tuple(map(form_of, outputs))
         if key not in self._known:
             name = operator._schema.name.partition("::")[2]
             self._known[key] = tuple(self.works(kernels_of(name, tuple(args), inputs, list(outputs))))
@@ -89,29 +90,3 @@ class KernelCosts:
         # Over its waves a kernel alone moves its bytes evenly, and never more than it reaches.
         moved = min(size / seconds, self.bandwidth) / min(blocks, count)
         return KernelWork(FITTED.launch, blocks, seconds / waves, moved)
-
-
-def _distinct(values: Any) -> list[torch.Tensor]:
-    """Returns the distinct tensors among arguments, as an operator reads each once."""
-    found: dict[int, torch.Tensor] = {}
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found[id(value)] = value
-        elif isinstance(value, list | tuple):
-            for item in value:
-                add(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                add(item)
-
-    add(values)
-    return list(found.values())
-
-
-def _key(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return form_of(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_key, value))
-    return value if value.__hash__ else repr(value)

@@ -1,7 +1,7 @@
 """Shapes of an operator's results before it has run: from a run on zeros, the first time that it gets such shapes."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,7 @@ class ShapeInference:
                 of torch's shape functions, which run nothing.
         """
         # An operator may return more where gradients are enabled: what its backward needs.
-        key = (computes, torch.is_grad_enabled(), operator, _key(args), _key(tuple(sorted(kwargs.items()))))
+        key = (computes, torch.is_grad_enabled(), operator, key_of(args), key_of(tuple(sorted(kwargs.items()))))
         with self._lock:
             if key not in self._known:
                 self._known[key] = self._infer(operator, args, kwargs, computes)
@@ -82,6 +82,15 @@ class ShapeInference:
             except RuntimeError:  # of zeros: they have no inverse, for example; or an operator without shape function
                 with self._mode if computes else nullcontext():
                     return forms()
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors in nested lists, tuples and values of mappings, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)
 
 
 def _depends_on_values(operator: Any, args: Sequence[Any]) -> bool:
@@ -116,10 +125,11 @@ def _dense_form(tensor: torch.Tensor) -> Form:
     return form
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
+    """Returns a key of arguments, in which tensors count by their forms."""
     if isinstance(value, torch.Tensor):
         return form_of(value)
     if isinstance(value, list | tuple):
-        return tuple(map(_key, value))
+        return tuple(map(key_of, value))
     # True, 1 and 1.0 are equal, and give results of other types.
     return type(value), value if value.__hash__ else repr(value)

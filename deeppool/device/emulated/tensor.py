@@ -5,14 +5,14 @@ over them unchanged. For torch's own code in C++ it is a tensor of the CPU, so t
 CPU's; in Python its device is ``privateuseone``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from deeppool.device.emulated.memory import Access, Memory, Region
 from deeppool.device.emulated.runtime import TYPE, DeviceRuntime
-from deeppool.device.emulated.shapes import Form, form_of
+from deeppool.device.emulated.shapes import Form, form_of, tensors_in
 from deeppool.device.emulated.signature import Signature, signature_of
 from deeppool.device.multiprocessors import KernelWork
 
@@ -136,7 +136,7 @@ class PendingHostTensor(torch.Tensor):
 
 def dispatch(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Queues an operator of a tensor of the device; returns its results."""
-    tensors = list(_tensors((args, kwargs)))
+    tensors = list(tensors_in((args, kwargs)))
     runtime = next(tensor.runtime for tensor in tensors if isinstance(tensor, EmulatedTensor))
     if operator is _COPY and not isinstance(args[0], EmulatedTensor):
         runtime.synchronize(runtime.stream)
@@ -188,7 +188,7 @@ def _queue(operator: Any, signature: Signature, arguments: _Arguments) -> Any:
             return _after_waiting(operator, args, kwargs, runtime)
     several = isinstance(forms, tuple | list)
     made = [_map(Form, lambda form: new_tensor(form, runtime), form) for form in (forms if several else [forms])]
-    fresh: list[Any] = list(_tensors(made))
+    fresh: list[Any] = list(tensors_in(made))
     outputs = [_backing(tensor) for tensor in fresh]
     trains = torch.is_grad_enabled()
 
@@ -220,7 +220,7 @@ def _works(
         return ()
     if operator is _COPY and not isinstance(arguments.given["src"], EmulatedTensor):
         return costs.copy(arguments.args[0].nbytes)
-    written = _tensors([arguments.given.get(name) for name in signature.written])
+    written = tensors_in([arguments.given.get(name) for name in signature.written])
     return costs.operator(operator, arguments.args, arguments.kwargs, [*outputs, *map(_same_memory, written)])
 
 
@@ -253,7 +253,7 @@ def _store(results: Any, outputs: Sequence[torch.Tensor], signature: Signature) 
     """Copies new results to the memory that was allocated for them at the launch."""
     each = results if len(signature.returned) > 1 else (results,)
     new = [result for result, own in zip(each, signature.returned, strict=True) if own is None]
-    for output, result in zip(outputs, _tensors(new), strict=True):
+    for output, result in zip(outputs, tensors_in(new), strict=True):
         output.copy_(result)
 
 
@@ -352,7 +352,7 @@ def region_of(tensor: EmulatedTensor) -> Region:
 
 
 def _regions(values: Iterable[Any]) -> set[Region]:
-    return {region_of(x) for value in values for x in _tensors(value) if isinstance(x, EmulatedTensor)}
+    return {region_of(x) for value in values for x in tensors_in(value) if isinstance(x, EmulatedTensor)}
 
 
 def _check_places(operator: Any, tensors: Sequence[torch.Tensor]) -> None:
@@ -368,18 +368,6 @@ def _check_places(operator: Any, tensors: Sequence[torch.Tensor]) -> None:
             raise RuntimeError(
                 f"{operator} got tensors on {TYPE} and on the host, of shape {tuple(tensor.shape)} (move it with .to)"
             )
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in nested lists, tuples and values of mappings, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
 
 
 def _map(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
