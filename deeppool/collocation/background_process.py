@@ -27,8 +27,7 @@ def main() -> None:
     """Executes the launcher's commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
-    if setup["core"] is not None:
-        pin_to_core(setup["core"])
+    pin_to_core(setup["core"])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(WORST_OOM_SCORE)
     # At the lowest priority beside a busy core a job may never become ready, so where the launcher waits for it, it

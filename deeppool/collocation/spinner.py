@@ -26,8 +26,7 @@ def main() -> None:
     """Executes the launcher's commands until ``exit``."""
     commands = CommandChannel()
     setup = commands.next()
-    if setup["core"] is not None:
-        pin_to_core(setup["core"])
+    pin_to_core(setup["core"])
     if setup["run"] is not None:
         join_foreground(setup["run"], setup["rank"])
     lower_priority("lowest")

@@ -200,17 +200,16 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def pin_to_core(core: int) -> bool:
-    """Pins this process to one core; returns False where the system has no such call."""
-    return pin_to_cores({core})
+def pin_to_core(core: int | None) -> None:
+    """Pins this process to one core, unless it has none of its own."""
+    if core is not None:
+        pin_to_cores({core})
 
 
-def pin_to_cores(cores: Collection[int]) -> bool:
-    """Pins this thread, and those that it starts later, to some cores; returns False where the system cannot."""
-    if not hasattr(os, "sched_setaffinity"):
-        return False
-    os.sched_setaffinity(0, cores)
-    return True
+def pin_to_cores(cores: Collection[int]) -> None:
+    """Pins this thread, and those that it starts later, to some cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 @contextmanager

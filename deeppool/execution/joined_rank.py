@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base import serialization
-from deeppool.device.cpu import pin_to_core
-from deeppool.device.find import find_device
 from deeppool.execution.communicator import Communicator, join_process_group
 from deeppool.execution.failure_report import RENDEZVOUS
-from deeppool.execution.rank import Command
+from deeppool.execution.rank import Command, take_device
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel, Message
 from deeppool.profiling.network.measure import measure_joined
@@ -26,15 +24,12 @@ class JoinedRank:
         """Pins the process, and joins the other ranks."""
         heartbeat.enter("its start")
         self.setup, self.folder = setup, Path(setup["folder"])
-        device = self.device = find_device(setup["device"])
-        device.select(setup["index"])
-        self.stream = device.stream("high")
-        if setup["core"] is not None:
-            pin_to_core(setup["core"])
-        self.place = device.torch_device(setup["index"])
+        self.device, self.stream, self.place = take_device(setup, setup["device"])
         heartbeat.enter(RENDEZVOUS, waits=True)
         self.rank, self.ranks = setup["rank"], setup["ranks"]
-        self.communicator = join_process_group(device, self.rank, self.ranks, setup["rendezvous"], setup["interface"])
+        self.communicator = join_process_group(
+            self.device, self.rank, self.ranks, setup["rendezvous"], setup["interface"]
+        )
 
     @property
     def ready(self) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from deeppool.device.control_group import join_foreground
 from deeppool.device.cpu import pin_to_core
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
+from deeppool.device.protocol import Device, Stream
 from deeppool.errors import RunError
 from deeppool.execution.checkpoint import load, save_shard
 from deeppool.execution.communicator import Communicator, join_process_group
@@ -64,6 +65,16 @@ class Command(NamedTuple):
     """Executes the command and returns the fields of its answer."""
 
 
+def take_device(setup: Message, kind: str) -> tuple[Device, Stream, torch.device]:
+    """Selects the device of a rank, and pins its process; returns the device, the rank's stream, and torch's device."""
+    with all_hardware_queues():
+        device = find_device(kind)
+        device.select(setup["index"])
+        stream = device.stream("high")
+    pin_to_core(setup["core"])
+    return device, stream, device.torch_device(setup["index"])
+
+
 class Rank:
     """One rank of a live run."""
 
@@ -75,14 +86,8 @@ class Rank:
         heartbeat.enter("making the model and the data")
         folder = Path(setup["folder"])
         plan = serialization.read(folder / PLAN, Plan)
-        with all_hardware_queues():
-            device = self.device = find_device(plan.device)
-            device.select(setup["index"])
-            self.stream = device.stream("high")
-        if setup["core"] is not None:
-            pin_to_core(setup["core"])
-        self.torch_device = device.torch_device(setup["index"])
-        device.arithmetic(plan.precision)  # refused before the model is captured
+        self.device, self.stream, self.torch_device = take_device(setup, plan.device)
+        self.device.arithmetic(plan.precision)  # refused before the model is captured
         self._gradient_sync: GradientSyncMethod | None = None
         if (folder / METHOD).exists():
             self._gradient_sync = load_pickled(folder / METHOD)
@@ -94,7 +99,7 @@ class Rank:
         else:
             heartbeat.enter(RENDEZVOUS, waits=True)
             self.communicator = join_process_group(
-                device, setup["rank"], setup["ranks"], setup["rendezvous"], setup["interface"]
+                self.device, setup["rank"], setup["ranks"], setup["rendezvous"], setup["interface"]
             )
         heartbeat.enter("making the trainer")
         self.trainer = self._make_trainer(plan)
