@@ -205,7 +205,7 @@ class _Simulator:
         for rank in range(self._rule.ranks):
             self._rounds.received(rank, self._rounds.completed - 1)
             self._rounds.finish(rank)
-        firing = None if self._firing is not None else self._rounds.fire(0, now)
+        firing = self._rounds.fire(0, now)
         if firing is not None and self._training is not None:
             firing.sum()
             self._rounds.complete(firing)

@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +84,11 @@ def import_trace(
         used = f"it has {len(recorded)} jobs that used a GPU"
         raise InvalidValueError(f"no job of {path} fits on {cluster.gpus} GPUs ({used})")
     start, draw, names = fitting[0].submitted, random.Random(seed), sorted(profiles)
-    time_of = _IterationTimes(profiles, cluster)
+
+    @cache
+    def time_of(source: str, gpus: int, batch: int) -> float:
+        return data_parallel_plan(profiles[source], replace(cluster, gpus=gpus), batch * gpus).iteration_time
+
     made = []
     for job in fitting:
         source, background = draw.choice(names), job.gpus <= background_gpus
@@ -101,7 +106,13 @@ def import_trace(
 
 
 def _trace_job(
-    job: RecordedJob, source: str, start: float, time_of: "_IterationTimes", *, batch: int, background: bool
+    job: RecordedJob,
+    source: str,
+    start: float,
+    time_of: Callable[[str, int, int], float],
+    *,
+    batch: int,
+    background: bool,
 ) -> TraceJob:
     computing = 1 if background else job.gpus
     return TraceJob(
@@ -113,21 +124,6 @@ def _trace_job(
         gpus=job.gpus,
         batch=batch * computing,
     )
-
-
-class _IterationTimes:
-    """Data-parallel iteration times by profile, GPUs and per-GPU batch, each computed once."""
-
-    def __init__(self, profiles: Mapping[str, Profile], cluster: Cluster) -> None:
-        self._profiles, self._cluster = profiles, cluster
-        self._known: dict[tuple[str, int, int], float] = {}
-
-    def __call__(self, source: str, gpus: int, batch: int) -> float:
-        key = source, gpus, batch
-        if key not in self._known:
-            some = replace(self._cluster, gpus=gpus)
-            self._known[key] = data_parallel_plan(self._profiles[source], some, batch * gpus).iteration_time
-        return self._known[key]
 
 
 def _read(path: Path, trace_format: TraceFormat) -> list[RecordedJob]:

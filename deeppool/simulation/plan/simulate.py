@@ -142,7 +142,7 @@ def simulate(
         idle_gpu_seconds=idle,
         background_samples=None if background_sample_time is None else idle / background_sample_time,
         timeline=Timeline(
-            planned_title(plan) if conditions is None else f"{plan.model}, {conditions}",
+            f"{plan.model}, {'planned' if conditions is None else conditions}",
             "predicted",
             plan.gpus,
             tuple(span for gpu in range(plan.gpus) for span in filled[gpu]),
@@ -206,11 +206,6 @@ def replay(plan: Plan) -> tuple[GpuActivity, ...]:
     return tuple(sorted((_filled(one, end, "idle") for one in work), key=lambda one: one.gpus[0]))
 
 
-def planned_title(plan: Plan) -> str:
-    """Returns the title of a plan's timeline."""
-    return f"{plan.model}, planned"
-
-
 def median_activities(
     plan: Plan, conditions: Conditions, iterations: int
 ) -> tuple[list[GpuActivity], tuple[float, ...]]:
@@ -245,7 +240,8 @@ def sampled_activities(plan: Plan, conditions: Conditions, iterations: int) -> l
 
 
 def _varied(plan: Plan, conditions: Conditions, iterations: int) -> StragglingIterations:
-    _check(plan, conditions, iterations)
+    whole_number("iterations", iterations)
+    conditions.check_gpus(plan.gpus, "the plan")
     return simulate_iterations(plan, conditions, iterations if conditions.random else 1)
 
 
@@ -260,11 +256,6 @@ def _work_in(plan: Plan, found: StragglingIterations, iteration: int) -> list[Gp
             own, seconds = found.schedule_of(plan, iteration, gpus[0])
             work.append(GpuActivity(tuple(gpus), _spans(gpus[0], computed, names, own, seconds), _computing(plan)))
     return [*work, *_without_work(plan)]
-
-
-def _check(plan: Plan, conditions: Conditions, iterations: int) -> None:
-    whole_number("iterations", iterations)
-    conditions.check_gpus(plan.gpus, "the plan")
 
 
 def _median_iteration(times: Sequence[float]) -> tuple[int, float]:
