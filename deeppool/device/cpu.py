@@ -101,10 +101,10 @@ class CpuDevice:
         """Returns the calling thread as a stream; its priority is the operating system's (:func:`lower_priority`)."""
         return CpuStream(self, priority)
 
-    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[CpuStream, ...]":
+    def streams_of_one_pool(self, count: int) -> "tuple[CpuStream, ...]":
         """Returns streams whose threads, which start later, allocate from one heap."""
         share_heap()
-        return tuple(self.stream(priority) for _ in range(count))
+        return tuple(self.stream("high") for _ in range(count))
 
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Returns the works unchanged."""

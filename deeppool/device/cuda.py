@@ -172,7 +172,7 @@ class CudaDevice:
         lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, contrary to its types
         return CudaStream(self, priority, torch.cuda.Stream(priority=highest if priority == "high" else lowest))
 
-    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[CudaStream, ...]":
+    def streams_of_one_pool(self, count: int) -> "tuple[CudaStream, ...]":
         """Returns streams of CUDA's own pool, which orders what one stream frees and another one gets.
 
         torch's default allocator never gives a block of one stream to another. (Never run on a GPU.)
@@ -187,7 +187,7 @@ class CudaDevice:
                 f"torch's allocator is '{torch.cuda.get_allocator_backend()}', which keeps freed memory for each "
                 f"stream (set PYTORCH_CUDA_ALLOC_CONF=backend:{ORDERED_ALLOCATOR} before Python starts)"
             )
-        return tuple(self.stream(priority) for _ in range(count))
+        return tuple(self.stream("high") for _ in range(count))
 
     def repeatable(self, *works: Callable[[], None]) -> tuple[Callable[[], None], ...]:
         """Captures each work as one graph, all in one pool of memory."""

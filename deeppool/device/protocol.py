@@ -136,8 +136,8 @@ class Device(Protocol):
         """Creates a stream on the selected device."""
         ...
 
-    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> tuple[Stream, ...]:
-        """Creates streams, and threads that start later, that use memory freed in one another.
+    def streams_of_one_pool(self, count: int) -> tuple[Stream, ...]:
+        """Creates streams of high priority, and threads that start later, that use memory freed in one another.
 
         A block freed in one stream follows that stream's work up to there when another one gets it. By default each
         stream keeps what it frees.

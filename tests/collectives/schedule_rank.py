@@ -65,8 +65,8 @@ def other_uses(rank: int, ranks: int, folder: str) -> None:
     # A broadcast copies bits.
     performer = Performer()
     buffer = contribution(rank, 5, torch.float32)
-    performer.perform(broadcast_tree(ranks, root=1), buffer)
-    assert torch.equal(buffer, contribution(1, 5, torch.float32))
+    performer.perform(broadcast_tree(ranks), buffer)
+    assert torch.equal(buffer, contribution(0, 5, torch.float32))
     # A dense tensor keeps its order of dimensions.
     image = torch.full((2, 3, 4, 5), rank + 1.0).contiguous(memory_format=torch.channels_last)
     performer.perform(ALL_REDUCES["halving-doubling"](ranks, 1), image)

@@ -40,13 +40,13 @@ def test_every_rank_ends_with_each_contribution_once(ranks):
 
 
 @pytest.mark.parametrize("ranks", COUNTS)
-def test_a_broadcast_brings_the_roots_buffer_to_all(ranks):
-    for root in range(ranks):
-        schedule = broadcast_tree(ranks, root)
-        check_rounds(schedule)
-        held = simulate(schedule, own_contributions(schedule), seed=root)
-        assert (held == np.eye(ranks, dtype=int)[root]).all()
-        assert schedule.rounds == math.ceil(math.log2(ranks))
+def test_a_broadcast_brings_the_first_ranks_buffer_to_all(ranks):
+    schedule = broadcast_tree(ranks)
+    check_rounds(schedule)
+    for seed in range(3):
+        held = simulate(schedule, own_contributions(schedule), seed)
+        assert (held == np.eye(ranks, dtype=int)[0]).all()
+    assert schedule.rounds == math.ceil(math.log2(ranks))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 13, 16])

@@ -6,7 +6,7 @@ recursive_doubling  whole buffers in log2 P rounds
 fold                rank counts that are no power of two, for the last two
 hierarchical        inside nodes, then between them
 parameter_server    one server, or a share on each rank
-broadcast_tree      one rank's buffer to all
+broadcast_tree      the first rank's buffer to all
 round_trip          there and back between two ranks
 """
 

@@ -6,13 +6,12 @@ from deeppool.collectives.schedule import Schedule, Transfer, schedule_of
 
 
 @lru_cache(maxsize=256)
-def broadcast_tree(ranks: int, root: int = 0) -> Schedule:
-    """Returns the broadcast of a rank's buffer to all, in ceil(log2 P) rounds."""
+def broadcast_tree(ranks: int) -> Schedule:
+    """Returns the broadcast of rank 0's buffer to all, in ceil(log2 P) rounds."""
     rounds = []
     distance = 1
     while distance < ranks:
-        # Positions are counted from the root.
         senders = range(min(distance, ranks - distance))
-        rounds.append([Transfer((root + at) % ranks, (root + at + distance) % ranks, 0, 1) for at in senders])
+        rounds.append([Transfer(rank, rank + distance, 0, 1) for rank in senders])
         distance *= 2
     return schedule_of("broadcast-tree", ranks, 1, rounds)

@@ -119,9 +119,9 @@ class EmulatedDevice:
         """Returns one of 32 streams of that priority: the 33rd is the first again."""
         return EmulatedStream(self, self.runtime.make_stream(priority))
 
-    def streams_of_one_pool(self, priority: StreamPriority, count: int) -> "tuple[EmulatedStream, ...]":
+    def streams_of_one_pool(self, count: int) -> "tuple[EmulatedStream, ...]":
         """Creates streams with one pool of memory (:mod:`deeppool.device.emulated.shared_pool`)."""
-        return tuple(EmulatedStream(self, stream) for stream in self.runtime.make_streams_of_one_pool(priority, count))
+        return tuple(EmulatedStream(self, stream) for stream in self.runtime.make_streams_of_one_pool(count))
 
     def partial_stream(self, multiprocessors: int) -> "EmulatedStream":
         """Returns a stream of low priority on some of the multiprocessors, as that of a green context."""

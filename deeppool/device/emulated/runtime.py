@@ -118,10 +118,10 @@ class DeviceRuntime:
             streams.append(self._make(priority))
         return streams[number % STREAMS]
 
-    def make_streams_of_one_pool(self, priority: StreamPriority, count: int) -> list[DeviceStream]:
-        """Creates streams whose memory lies in one pool."""
+    def make_streams_of_one_pool(self, count: int) -> list[DeviceStream]:
+        """Creates streams of high priority whose memory lies in one pool."""
         pool = SharedPool(self.memory)
-        made = [DeviceStream(self.scheduler.queue(priority, None), pool) for _ in range(count)]
+        made = [DeviceStream(self.scheduler.queue("high"), pool) for _ in range(count)]
         self._others += made
         return made
 

@@ -38,7 +38,7 @@ class WaveDriver(SyncDriver):
         replicas = ((trainer.captured, trainer.step), trainer.replica())
         # Parameters are placed on the stream of the main thread.
         trainer.device.synchronize_stream()
-        streams = trainer.device.streams_of_one_pool("high", len(WAVES))
+        streams = trainer.device.streams_of_one_pool(len(WAVES))
         self.waves = [
             Wave(name, trainer, *replica, stream)
             for name, replica, stream in zip(WAVES, replicas, streams, strict=True)

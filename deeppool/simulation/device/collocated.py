@@ -43,8 +43,6 @@ class SimulatedStep:
     """Speed of the background in that idle time; 1 is as fast as alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
-    kernel: float | None = None
-    """Seconds of one of its kernels; None: it is a single kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +53,6 @@ class SimulatedPiece:
     """Seconds alone."""
     intensity: float | None = None
     """FLOP per byte of its kernels; None: unknown."""
-    kernel: float | None = None
-    """Seconds of one of its kernels; None: it is a single kernel."""
 
 
 Rates = Callable[[SimulatedStep, SimulatedPiece], tuple[float, float]]

@@ -103,12 +103,7 @@ class Interference:
             return _weighted(found.foreground, rows, columns), _weighted(found.background, rows, columns)
 
         def look_up(step: SimulatedStep, piece: SimulatedPiece) -> tuple[float, float]:
-            return interpolate(
-                step.intensity,
-                step.seconds if step.kernel is None else step.kernel,
-                piece.intensity,
-                piece.seconds if piece.kernel is None else piece.kernel,
-            )
+            return interpolate(step.intensity, step.seconds, piece.intensity, piece.seconds)
 
         return look_up
 

@@ -181,7 +181,7 @@ def on_gpu(batch: int, waves: int, *, pools: int = 1) -> tuple[int, list[RawSpan
     """Trains on an emulated H200; returns the memory that it reserves, and spans."""
     device = new_device("h200")
     if pools == 2:
-        device.streams_of_one_pool = lambda priority, count: tuple(device.stream(priority) for _ in range(count))
+        device.streams_of_one_pool = lambda count: tuple(device.stream("high") for _ in range(count))
     layers = (module for width in (8, *[256] * 8) for module in (nn.Linear(width, 256), nn.Tanh()))
     run, spans = train_waves(capture(nn.Sequential(*layers), (8,)), device, batch, waves=waves)
     return run.memory, spans

@@ -48,7 +48,7 @@ INSIDE = st.tuples(st.floats(*INTENSITIES), st.floats(*DURATIONS))
 @given(INSIDE, INSIDE)
 def test_between_the_measured_classes_rates_are_linear_in_the_logarithms(one, other):
     rates = measured().rates("lowest")
-    step = SimulatedStep(kind="forward", stage=0, seconds=1.0, intensity=one[0], kernel=one[1])
+    step = SimulatedStep(kind="forward", stage=0, seconds=one[1], intensity=one[0])
     found = rates(step, SimulatedPiece(seconds=other[1], intensity=other[0]))
     assert found == pytest.approx((slope(*one, *other), 0.25))
 
