@@ -3,12 +3,14 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from typing import Any
 
 from deeppool.collocation.interference.synthetic_kernels import KernelSpec
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
 from deeppool.processes.managed_process import ManagedProcess, Message, receive
 
+WORKER = "deeppool.collocation.interference.kernel_worker"
 START_SECONDS, RUN_SECONDS = 120.0, 120.0
 
 
@@ -34,9 +36,10 @@ class CpuBench:
         if arrangements is not None:
             places = {name: places[name] for name in select_arrangements(arrangements, list(places))}
         with contextlib.ExitStack() as ending:
-            self._foreground, sizes = _start(ending, "foreground", cores[0], "normal", kinds, None)
+            setup = {"kinds": [astuple(kind) for kind in kinds], "sizes": None}
+            self._foreground, setup["sizes"] = start(ending, WORKER, "foreground", cores[0], "normal", **setup)
             self._backgrounds = {
-                name: _start(ending, f"background ({name})", core, priority, kinds, sizes)[0]
+                name: start(ending, WORKER, f"background ({name})", core, priority, **setup)[0]
                 for name, (core, priority) in places.items()
             }
             self._ending = ending.pop_all()
@@ -96,18 +99,13 @@ def running(children: Sequence[ManagedProcess], kernel: int) -> Iterator[list[Me
         receive(child, RUN_SECONDS)
 
 
-def _start(
-    ending: contextlib.ExitStack,
-    name: str,
-    core: int,
-    priority: str,
-    kinds: Sequence[KernelSpec],
-    sizes: list[int] | None,
-) -> tuple[ManagedProcess, list[int]]:
-    """Starts a worker; returns it and the sizes of its kernels, those given or those that it found."""
-    child = ending.enter_context(ManagedProcess("deeppool.collocation.interference.kernel_worker", name))
-    child.send("setup", core=core, priority=priority, kinds=[astuple(kind) for kind in kinds], sizes=sizes)
-    return child, receive(child, START_SECONDS)["sizes"]
+def start(
+    ending: contextlib.ExitStack, module: str, name: str, core: int, priority: str, **setup: Any
+) -> tuple[ManagedProcess, Any]:
+    """Starts a worker; returns it and the sizes of its kernels, where it has some."""
+    child = ending.enter_context(ManagedProcess(module, name))
+    child.send("setup", core=core, priority=priority, **setup)
+    return child, receive(child, START_SECONDS).get("sizes")
 
 
 def select_arrangements(wanted: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -13,15 +12,14 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.cpu_bench import CpuBench
-from deeppool.collocation.interference.pair_rates import PairBench, measure_rates
+from deeppool.collocation.interference.pair_rates import measure_rates
 from deeppool.collocation.interference.stream_bench import StreamBench
-from deeppool.collocation.interference.synthetic_kernels import KernelSpec, kernel_sizes, kernel_specs
+from deeppool.collocation.interference.synthetic_kernels import kernel_sizes, kernel_specs
 from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
 from deeppool.device.find import find_device
 from deeppool.device.kinds import DeviceName, find_kind
-from deeppool.device.protocol import Device
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
@@ -76,7 +74,10 @@ def measure_interference(
     report = on_progress or (lambda what, share: None)
     chosen, lengths = kernel_specs(kernel_sizes(found), matrices, durations), check_waits(waits)
     report("starting", 0.0)
-    with found.times_only(), _bench(found, chosen, arrangements) as bench:
+    with (
+        found.times_only(),
+        StreamBench(found, chosen, arrangements) if found.asynchronous else CpuBench(chosen, arrangements) as bench,
+    ):
         names = list(bench.arrangements)
         with_waits = not found.asynchronous and "lowest" in names and bool(lengths)
         with_transfers = with_waits and found.count >= RANKS
@@ -109,12 +110,6 @@ def measure_interference(
         basis="emulated" if find_kind(found.kind).emulated else "measured",
         waits=measured,
     )
-
-
-def _bench(
-    device: Device, kinds: Sequence[KernelSpec], arrangements: Sequence[str] | None
-) -> AbstractContextManager[PairBench]:
-    return StreamBench(device, kinds, arrangements) if device.asynchronous else CpuBench(kinds, arrangements)
 
 
 def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from deeppool.base.number_checks import real_number
-from deeppool.collocation.interference.cpu_bench import START_SECONDS, run, running
+from deeppool.collocation.interference.cpu_bench import run, running, start
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
-from deeppool.processes.managed_process import ManagedProcess, receive
+from deeppool.processes.managed_process import ManagedProcess
 
 WAITS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 2e-2)
 """Seconds of a wait."""
 WORK, MOST_WORK = 5, 5e-2
 """Work before a wait: multiple of its length, and most seconds."""
-FOREGROUND, BACKGROUND = ("resnet50", 8), ("resnet18", 4)
+WORKER = "deeppool.collocation.interference.training_worker"
+FOREGROUND, BACKGROUND = {"model": "resnet50", "batch": 8}, {"model": "resnet18", "batch": 4}
 
 
 def check_waits(waits: Sequence[float]) -> tuple[float, ...]:
@@ -55,7 +56,9 @@ def measure_waits(
     found = np.empty((rounds, len(waits)))
     with contextlib.ExitStack() as ending:
         rests = [(wait, min(WORK * wait, MOST_WORK)) for wait in waits]
-        foreground = _start(ending, "training that waits", usable_cores()[0], *FOREGROUND, "normal", rests)
+        foreground, _ = start(
+            ending, WORKER, "training that waits", usable_cores()[0], "normal", **FOREGROUND, rests=rests
+        )
         background = start_background(ending, usable_cores()[0])
         for number in range(rounds):
             for rest in range(len(waits)):
@@ -75,19 +78,5 @@ def _harvest_of_idle(foreground: ManagedProcess, background: ManagedProcess, res
 
 def start_background(ending: contextlib.ExitStack, core: int) -> ManagedProcess:
     """Starts a training at the lowest priority, which does not rest by itself."""
-    return _start(ending, "training at the lowest priority", core, *BACKGROUND, "lowest", [(0.0, 0.0)])
-
-
-def _start(
-    ending: contextlib.ExitStack,
-    name: str,
-    core: int,
-    model: str,
-    batch: int,
-    priority: str,
-    rests: Sequence[tuple[float, float]],
-) -> ManagedProcess:
-    child = ending.enter_context(ManagedProcess("deeppool.collocation.interference.training_worker", name))
-    child.send("setup", core=core, model=model, batch=batch, priority=priority, rests=rests)
-    receive(child, START_SECONDS)
-    return child
+    rests = [(0.0, 0.0)]
+    return start(ending, WORKER, "training at the lowest priority", core, "lowest", **BACKGROUND, rests=rests)[0]

@@ -58,7 +58,7 @@ def test_what_a_background_does_before_and_after_the_foreground_does_not_count()
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="ranks need a core each, there is one")
 def test_a_background_trains_in_the_waits_of_a_foreground_and_inside_transfers(monkeypatch) -> None:
     for name in ("FOREGROUND", "BACKGROUND"):
-        monkeypatch.setattr(waits, name, ("resnet18", 1))
+        monkeypatch.setattr(waits, name, {"model": "resnet18", "batch": 1})
     told: list[tuple[str, float]] = []
     found = measure_interference(
         device="cpu",

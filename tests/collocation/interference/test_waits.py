@@ -22,7 +22,7 @@ def test_the_harvest_is_what_was_done_beside_over_alone_over_the_idle_time(monke
     def run(children, kernel, seconds):
         return [{"seconds": seconds, "count": seconds * (6 if waiting else 40)}]
 
-    monkeypatch.setattr(waits, "_start", lambda *_: None)
+    monkeypatch.setattr(waits, "start", lambda *_, **setup: (None, None))
     monkeypatch.setattr(waits, "running", running)
     monkeypatch.setattr(waits, "run", run)
     shares: list[float] = []
