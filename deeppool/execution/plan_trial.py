@@ -9,9 +9,11 @@ halving: Karnin, Koren and Somekh, ICML 2013). Training is the same by each of t
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from deeppool.device.protocol import Device
 from deeppool.errors import InvalidValueError
 from deeppool.records.transfer_plan import TransferPlan, TriedPlan
 
@@ -52,6 +54,20 @@ class PlanTrial:
     def running(self) -> bool:
         """Whether more than one plan is left."""
         return len(self._left) > 1
+
+    def count_update(self, device: Device, drain: Callable[[], None], perform: Callable[[TransferPlan], None]) -> None:
+        """Counts an update by the plan, and changes to another one where it is another's turn.
+
+        Args:
+            device: the update is what its current stream has computed.
+            drain: completes the update that is under way.
+            perform: replaces the plan that is performed.
+        """
+        if self.running:
+            device.synchronize_stream()
+            if self.ends_turn(time.perf_counter()):
+                drain()
+                perform(self.advance())
 
     def ends_turn(self, now: float) -> bool:
         """Counts an update by the plan; returns whether :meth:`advance` is to be called before the next one."""

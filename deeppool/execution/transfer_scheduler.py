@@ -25,7 +25,6 @@ Clipping and the loss scale of fp16 need the norm of all gradients before any up
 with its update, and only order, batches and patterns differ from the default.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -177,8 +176,7 @@ class TransferDriver(SyncDriver):
         if self._step.rule.needs_norm or not self._step.buckets:
             self._step.finish_sync()
             self._step.update()
-        if self._trial.running:
-            self._try(self._trial)
+        self._trial.count_update(self._trainer.device, self.drain, self._perform)
         return self._step.loss()
 
     def drain(self) -> None:
@@ -192,13 +190,6 @@ class TransferDriver(SyncDriver):
         if pending := self._step.pending(part):
             self._step.finish_sync(*pending)
             self._step.update(*pending)
-
-    def _try(self, trial: PlanTrial) -> None:
-        """Counts an update, and goes on to another plan where it is another's turn."""
-        self._trainer.device.synchronize_stream()
-        if trial.ends_turn(time.perf_counter()):
-            self.drain()
-            self._perform(trial.advance())
 
     def _measure(self, batches: Sequence[Batch]) -> float:
         self._step.compute(batches)

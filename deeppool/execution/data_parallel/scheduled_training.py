@@ -9,7 +9,6 @@
 All ranks do the same in the same order. Training is synchronous SGD on the mean gradient of the ranks.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, Self
@@ -134,7 +133,7 @@ class ScheduledTraining:
             self._measure()
         self.updates += 1
         if self._trial is not None:
-            self._try(self._trial)
+            self._trial.count_update(device_of(self._place), self.drain, self._perform)
         elif self.updates > self._method.measured_updates:
             self._plan()
 
@@ -255,15 +254,6 @@ class ScheduledTraining:
         plans = self._method.plans(parts, gradients, self._network)
         self._trial = PlanTrial(plans, self._method.tried_updates, self._mean)
         self._perform(self._trial.plan)
-
-    def _try(self, trial: PlanTrial) -> None:
-        """Counts an update, and goes on to another plan where it is another's turn."""
-        if not trial.running:
-            return
-        device_of(self._place).synchronize_stream()
-        if trial.ends_turn(time.perf_counter()):
-            self.drain()
-            self._perform(trial.advance())
 
     def _mean(self, numbers: list[float]) -> list[float]:
         """Returns the mean over all ranks, which get the same bits."""
