@@ -50,9 +50,5 @@ def candidate_plans(
     ordered = [first, *sorted(others, key=lambda plan: plan.iteration_time)]
     different: dict[object, TransferPlan] = {}
     for plan in ordered:
-        different.setdefault(_what_is_sent(plan), plan)
+        different.setdefault(tuple((each.gradients, each.pattern) for each in plan.transfers), plan)
     return list(different.values())
-
-
-def _what_is_sent(plan: TransferPlan) -> tuple[tuple[tuple[str, ...], str], ...]:
-    return tuple((transfer.gradients, transfer.pattern) for transfer in plan.transfers)

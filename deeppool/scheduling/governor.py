@@ -122,13 +122,10 @@ class Governor:
         banned = frozenset[Operator]() if self._feedback is None else self._feedback.banned(iteration)
         share = 1.0 if self._controller is None else self._controller.share
         previous_alone = not self._limits.open
-        self._limits = BackgroundLimits(not is_alone(iteration, closely=self._needs_baseline), share, banned)
+        closely = self._controller is not None and self._controller.needs_baseline
+        self._limits = BackgroundLimits(not is_alone(iteration, closely=closely), share, banned)
         self._begun.append(_Begun(iteration, self._limits, previous_alone))
         return self._limits
-
-    @property
-    def _needs_baseline(self) -> bool:
-        return self._controller is not None and self._controller.needs_baseline
 
     @property
     def is_settled(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from deeppool.device.emulated.hazards import HazardDetector
 from deeppool.device.emulated.kernel_costs import KernelCosts
-from deeppool.device.emulated.memory import Access, EmulatedMemory, Memory, Pool, Region
+from deeppool.device.emulated.memory import EmulatedMemory, Memory, Pool, Region
 from deeppool.device.emulated.scheduler import Event, Scheduler
 from deeppool.device.emulated.shapes import ShapeInference
 from deeppool.device.emulated.shared_pool import SharedPool
@@ -243,10 +243,6 @@ class DeviceRuntime:
         """
         self.scheduler.synchronize(event)
         self.hazards.seen(event.clock)
-
-    def last_access(self, operator: str) -> Access:
-        """Returns the last kernel of the current stream as an access."""
-        return self.hazards.last(self.stream.index, operator)
 
     def _make(self, priority: StreamPriority, limit: int | None = None) -> DeviceStream:
         return DeviceStream(self.scheduler.queue(priority, limit), Pool(self.memory))

@@ -321,7 +321,8 @@ def _to_host(source: EmulatedTensor, non_blocking: bool) -> torch.Tensor:
         runtime.synchronize(runtime.stream)
         return target
     pending: PendingHostTensor = torch.Tensor._make_subclass(PendingHostTensor, target)
-    pending.backing, pending.writer, pending.runtime = target, runtime.last_access("copy to the host"), runtime
+    pending.backing, pending.runtime = target, runtime
+    pending.writer = runtime.hazards.last(runtime.stream.index, "copy to the host")
     return pending
 
 

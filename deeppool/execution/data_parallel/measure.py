@@ -84,7 +84,7 @@ def measure_transfers(
     network_seconds = positive_number("network_seconds", network_seconds)
     if ranks_per_node is not None:
         ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
-    _check(job, methods)
+    check_ways("methods", methods, (DDP, TUNED_DDP, *PLANNED), job)
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)
     with joined_ranks(
@@ -108,10 +108,6 @@ def measure_transfers(
             if on_record is not None:
                 on_record(found.record())
         return found.record()
-
-
-def _check(job: TrainingJob, methods: Sequence[str]) -> None:
-    check_ways("methods", methods, (DDP, TUNED_DDP, *PLANNED), job)
 
 
 @dataclass
