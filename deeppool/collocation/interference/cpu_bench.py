@@ -80,7 +80,7 @@ def run(
     """Runs some workers at once for some seconds; returns the answer of each and of the process beside it."""
     for child in children:
         child.send("run", kernel=kernel, seconds=seconds, beside=None if beside is None else beside.process.pid)
-    return [receive(child, RUN_SECONDS) for child in children]
+    return [receive(child, seconds + RUN_SECONDS) for child in children]
 
 
 @contextlib.contextmanager

@@ -1,11 +1,14 @@
 """Pairs of kernels measured on this machine: processes of their own, a record that a simulation takes."""
 
 import os
+import queue
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from deeppool.collocation.interference import waits
+from deeppool.collocation.interference import cpu_bench, waits
 from deeppool.collocation.interference.measure import measure_interference
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError
@@ -76,6 +79,17 @@ def test_a_background_trains_in_the_waits_of_a_foreground_and_inside_transfers(m
     assert 0 < found.waits.in_transfers <= 1
     assert [what for what, share in told if share == 1] == ["transfers", "done"]
     assert [share for _, share in told] == sorted(share for _, share in told)
+
+
+def test_workers_may_run_for_longer_than_one_may_be_silent(monkeypatch) -> None:
+    monkeypatch.setattr(cpu_bench, "RUN_SECONDS", 0.1)
+    inbox: queue.SimpleQueue = queue.SimpleQueue()
+
+    def send(command: str, *, seconds: float, **_: object) -> None:
+        threading.Timer(seconds, inbox.put, [(None, {"event": "done", "seconds": seconds})]).start()
+
+    child = SimpleNamespace(name="background", inbox=inbox, send=send)
+    assert cpu_bench.run([child], 0, 0.3) == [{"event": "done", "seconds": 0.3}]
 
 
 def test_waits_that_are_not_positive_are_refused_before_a_process_starts() -> None:
