@@ -141,13 +141,17 @@ def seal(partial: Path, checkpoint: Checkpoint, keep: int) -> Path:
     whole = partial.with_name(partial.name.removesuffix(PARTIAL))
     if whole.exists():
         # The same training came here before: from an earlier checkpoint it does so again.
-        shutil.rmtree(whole)
+        _retire(whole)
     os.replace(partial, whole)
     for old in _checkpoints(partial.parent)[:-keep]:
-        # Under its own name it would look whole while it goes.
-        os.replace(old, old.with_name(old.name + PARTIAL))
+        _retire(old)
     discard_partial(partial.parent)
     return whole
+
+
+def _retire(whole: Path) -> None:
+    """Renames a checkpoint that is to be removed: under its own name it would look whole while it goes."""
+    os.replace(whole, whole.with_name(f"{whole.name}-old{PARTIAL}"))
 
 
 def latest(folder: Path) -> Path | None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -332,6 +333,30 @@ def test_the_millionth_update_is_the_latest(trainer: Trainer, tmp_path: Path) ->
     folder = CheckpointFolder(path=tmp_path, every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH)
     assert folder.latest() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-999999"]
+
+
+def test_a_checkpoint_that_is_written_again_is_whole_or_gone_wherever_its_training_is_killed(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(trainer, tmp_path, 1)
+    again = write(trainer, tmp_path, 2)
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **_: object) -> None:
+        if (folder / RECORD).exists():
+            (folder / "rank-0.pt").unlink()
+            raise KeyboardInterrupt
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(trainer, tmp_path, 2)
+    folder = CheckpointFolder(path=tmp_path, every=1, keep=2, model="m", graph_fingerprint="f", global_batch=BATCH)
+    assert folder.latest() == again
+    load(trainer, again)
+    monkeypatch.undo()
+    write(trainer, tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000003"]
 
 
 def test_a_checkpoint_is_private_whatever_the_umask(trainer: Trainer, tmp_path: Path) -> None:
