@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from deeppool.base.sharing import Sharing
 from deeppool.base.timeline import SpanKind
@@ -104,13 +104,14 @@ def stage_times(
     """Returns, per stage, the median over iterations of its slowest rank's time per global batch."""
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
     for iteration in range(len(answers[0]["times"])):
-        totals: dict[tuple[int, str, int], float] = defaultdict(float)
+        totals: dict[tuple[int, SpanKind, int], float] = defaultdict(float)
         for rank, kind, stage, _, start, end in iteration_spans(answers, iteration):
             totals[stage, kind, rank] += end - start
-        for stage, _ in enumerate(stages):
-            for kind in ("forward", "backward", "reshard", "sync"):
-                per_rank = [value for (s, k, _), value in totals.items() if (s, k) == (stage, kind)]
-                seconds[stage, kind].append(max(per_rank, default=0.0) / accumulation)
+        slowest: dict[tuple[int, str], float] = defaultdict(float)
+        for (stage, kind, _), total in totals.items():
+            slowest[stage, kind] = max(slowest[stage, kind], total)
+        for part in product(range(len(stages)), ("forward", "backward", "reshard", "sync")):
+            seconds[part].append(slowest[part] / accumulation)
     return tuple(
         StageTimes(
             name=stage.name,

@@ -6,6 +6,7 @@ one rank measured may be shorter: a rank that has received its last gradients is
 for its core.
 """
 
+import bisect
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class TypicalIteration:
     """The iteration nearest to the median of those added so far."""
 
     _times: list[float] = field(default_factory=list)
+    """In ascending order: what is sorted already is sorted again for the next median in one pass."""
     _kept: list[_Candidate] = field(default_factory=list)
     """Of the iterations so far, in order of their distance to the median."""
 
@@ -50,7 +52,7 @@ class TypicalIteration:
             for piece in background
             if piece.start < end and piece.end > start
         ]
-        self._times.append(end - start)
+        bisect.insort(self._times, end - start)
         median = statistics.median(self._times)
         candidates = [*self._kept, _Candidate(end - start, spans, cut)]
         self._kept = sorted(candidates, key=lambda one: abs(one.seconds - median))[:KEPT]
