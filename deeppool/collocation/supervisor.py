@@ -26,6 +26,7 @@ from deeppool.collocation.helper_processes import BACKGROUND, HelperProcesses
 from deeppool.collocation.job_process import JobHistory, JobProcess
 from deeppool.collocation.job_queue import BackgroundJob, JobQueue, save_background_job
 from deeppool.device.kinds import find_kind
+from deeppool.errors import RunError
 from deeppool.execution import checkpoint
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.managed_process import ManagedProcess, Message
@@ -174,8 +175,8 @@ class Supervisor:
         setup = {**self._job_setups[id(job)], **self._setup, "memory": job.budget}
         try:
             handle = self._processes.start(self._launcher, rank, BACKGROUND, f"background job {job.name}", **setup)
-        except OSError as error:
-            history.update(ended=f"it could not be started: {error.strerror}")
+        except (OSError, RunError) as error:
+            history.update(ended=f"it could not be started: {getattr(error, 'strerror', error)}")
             self._report(rank, job, history.record.ended)
             return
         # Of this machine, as its launcher is local.

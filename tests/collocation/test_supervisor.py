@@ -16,6 +16,7 @@ from deeppool.collocation.containment import ResourceWatch, Usage
 from deeppool.collocation.job_process import JobHistory, JobProcess
 from deeppool.collocation.job_queue import BackgroundJob, JobLists, JobQueue
 from deeppool.collocation.supervisor import Supervisor
+from deeppool.errors import RunError
 from deeppool.job import Job
 from deeppool.processes.managed_process import Inbox
 from deeppool.processes.shared_page import SharedPage
@@ -156,6 +157,24 @@ def test_a_job_that_dies_is_started_again_as_often_as_allowed(make_supervisor, l
     (outcome,) = running.outcomes()
     assert outcome.faults == ("was killed by signal 11", "failed in step 3: ValueError: boom")
     assert (outcome.ended, outcome.restarts, outcome.steps, outcome.samples) == (outcome.faults[1], 1, 2, 14)
+
+
+@pytest.mark.parametrize("error", [OSError(12, "no memory"), RunError("its fork server is gone")])
+def test_a_job_that_cannot_be_started_is_no_other_jobs_end(
+    make_supervisor, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    start = launcher.start
+
+    def fails_once(*arguments: object) -> FakeProcess:
+        monkeypatch.setattr(launcher, "start", start)
+        raise error
+
+    monkeypatch.setattr(launcher, "start", fails_once)
+    with make_supervisor([job(), job()]) as running:
+        soon(lambda: len(launcher.started) == 1)
+        launcher.started[0].report(3)
+        soon(lambda: running.outcomes()[1].steps == 3)
+    assert running.outcomes()[0].ended == f"it could not be started: {error.args[-1]}"
 
 
 def test_a_restarted_job_keeps_its_last_loss_until_its_next_step() -> None:
