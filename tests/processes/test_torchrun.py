@@ -26,7 +26,7 @@ from deeppool.execution import checkpoint
 from deeppool.processes.clock_offset import ClockOffset
 from deeppool.processes.torchrun.channel import HANDSHAKE_SECONDS, Channel
 from deeppool.processes.torchrun.host_server import HostSlot
-from deeppool.processes.torchrun.launcher import LOOPBACK, listen
+from deeppool.processes.torchrun.launcher import LOOPBACK, HostConnection, listen
 from deeppool.processes.torchrun.rendezvous import WorkerGroup, _gather
 from examples import own_training
 from tests.conftest import CHECKOUT
@@ -443,6 +443,21 @@ def test_half_a_message_of_a_killed_process_is_ignored() -> None:
     here.close()
     assert [message["event"] for message in there] == ["whole"]
     there.close()
+
+
+def test_the_cpu_seconds_of_a_process_are_not_those_that_were_asked_for_before(monkeypatch) -> None:
+    monkeypatch.setattr("deeppool.processes.torchrun.launcher.ANSWER_SECONDS", 0.2)
+    here, there = connect(KEY)
+    connection = HostConnection(here, HostSlot(1, 0, 1, 1, "there", (0,), 1, 0, "."))
+    process = connection.start("some.module", "rank 1", None)
+    assert process.cpu_seconds() is None
+    there.send("cpu", process=0, seconds=1.0)
+    there.send("answer", process=0, message={"event": "ready"})
+    process.inbox.get(timeout=10)
+    threading.Timer(0.05, there.send, ["cpu"], {"process": 0, "seconds": 2.0}).start()
+    assert process.cpu_seconds() == 2.0
+    there.close()
+    connection.close()
 
 
 def test_connections_without_the_key_are_refused_and_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,9 @@ class TorchrunProcess:
         """Returns the CPU seconds used so far, or None once it has ended."""
         if self._ended.is_set():
             return None
+        # An answer that came too late for the question before.
+        while not self._cpu.empty():
+            self._cpu.get()
         self._connection.channel.send("cpu", process=self.number)
         try:
             return self._cpu.get(timeout=ANSWER_SECONDS)
