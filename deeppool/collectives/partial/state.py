@@ -72,8 +72,6 @@ class RoundState:
         """1 + the first rank that gave up; 0: none."""
         self.process: NDArray[np.int64] = found["process"]
         """Of each rank: its process; 0: not started."""
-        self.started: NDArray[np.float64] = found["started"]
-        """Of each rank: when its process started."""
         self.joined: NDArray[np.int64] = found["joined"]
         """Of each rank: 1 + the number of the round in which it arrived last; 0: none."""
         self.arrived: NDArray[np.float64] = found["arrived"]
@@ -113,7 +111,7 @@ def _layout(spec: RoundSpec) -> Iterator[tuple[str, tuple[int, ...], str, int]]:
     for name, dims, dtype in (
         ("event", (1,), "int32"),
         *((name, (1,), "int64") for name in ("completed", "performer", "early", "failed")),
-        *((name, (ranks,), "float64") for name in ("started", "arrived")),
+        ("arrived", (ranks,), "float64"),
         *(
             (name, (ranks,), "int64")
             for name in ("process", "joined", "finished", "applied", "taken", "writing", "active", "pending")

@@ -46,8 +46,10 @@ class SharedMemoryRounds:
         self._rounds = Rounds(self._state)
         self._lock, self._changed = FileLock(path, timeout), Futex(self._state.event)
         self._checked = time.monotonic()
+        self._processes: dict[int, psutil.Process] = {}
+        """Of ranks that were seen alive: each tells its process from a later one of the same number."""
         with self._lock:
-            self._state.process[rank], self._state.started[rank] = os.getpid(), psutil.Process().create_time()
+            self._state.process[rank] = os.getpid()
 
     def all_reduce(self, gradient: NDArray[Any], number: int | None = None) -> Received:
         """Adds a gradient, and returns the results that this rank has not received.
@@ -182,8 +184,8 @@ class SharedMemoryRounds:
 
     def _lives(self, rank: int) -> bool:
         try:
-            process = psutil.Process(int(self._state.process[rank]))
-            return process.create_time() == self._state.started[rank] and process.status() != psutil.STATUS_ZOMBIE
+            process = self._processes.setdefault(rank, psutil.Process(int(self._state.process[rank])))
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 

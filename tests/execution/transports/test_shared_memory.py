@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.rounds import RoundResult
 from deeppool.collectives.partial.state import Delivery, RoundSpec
 from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.execution.transports import shared_memory
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
 
@@ -46,6 +48,20 @@ def run_threads(
         thread.join(300)
     assert not any(thread.is_alive() for thread in threads), "deadlock"
     return received
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="patches how psutil reads Linux's clock")
+def test_ranks_live_on_when_the_clock_of_the_machine_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "CHECK_INTERVAL", 0.0)
+    spec = RoundSpec(FiringRule(2, "solo"), 1, "int64")
+    create(tmp_path / "state", spec)
+    ranks = [SharedMemoryRounds(tmp_path / "state", rank, spec) for rank in range(2)]
+    boot = psutil.boot_time()
+    # Time since the boot goes on, so the boot seems to have been later.
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 60)
+    assert [result.number for result in ranks[0].all_reduce(np.ones(1, np.int64)).results] == [0]
+    for rank in ranks:
+        rank.close(agreed=True)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 16])
