@@ -83,7 +83,7 @@ class Coordinator:
             )
         here = joined is None and address is None
         if address is not None:
-            joined = Joined(address, None, None)
+            joined = Joined(address, None)
         elif joined is None:
             joined = ray_connection.start_here(gpus)
         ray, connected = ray_connection.join(joined.address)

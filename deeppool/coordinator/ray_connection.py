@@ -27,6 +27,8 @@ from deeppool.base.private_files import check_private, private
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
 
+HOST = "deeppool.coordinator.ray_host"
+"""Module of the process that runs a Ray of this machine."""
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 300.0
 """Time limit in seconds for the start of Ray: some seconds of a processor, of which a busy machine gives it few."""
@@ -45,8 +47,6 @@ class Joined:
     address: str
     pid: int | None
     """Process id of the Ray host, or None for a Ray that was started otherwise."""
-    created: float | None
-    """Start of that process in seconds since the epoch: process ids are reused."""
 
 
 def state_folder() -> Path:
@@ -158,9 +158,10 @@ def running() -> Joined | None:
     try:
         if found.pid is None:
             _probe(found.address)
-        elif psutil.Process(found.pid).create_time() != found.created:
+        # Ids are reused. When a process started would tell it too, but moves with the clock of the machine.
+        elif HOST not in psutil.Process(found.pid).cmdline():
             return None
-    except (RunError, psutil.NoSuchProcess):
+    except (RunError, psutil.Error):
         return None
     return found
 
@@ -174,8 +175,6 @@ def start_here(cores: int | None) -> Joined:
     Raises:
         RunError: it does not start.
     """
-    import psutil
-
     if cores is not None:
         cores = whole_number("gpus", cores)
     with ray_environment_set(on_loopback=True):
@@ -185,7 +184,7 @@ def start_here(cores: int | None) -> Joined:
     folder = tempfile.mkdtemp(prefix="deeppool-ray-")
     with log.open("w", encoding="utf-8") as errors:
         host = subprocess.Popen(
-            [sys.executable, "-m", "deeppool.coordinator.ray_host", str(cores or len(usable_cores())), folder],
+            [sys.executable, "-m", HOST, str(cores or len(usable_cores())), folder],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -211,7 +210,7 @@ def start_here(cores: int | None) -> Joined:
         _remove_all_of(folder)
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise RunError(f"Ray does not start: {said[-1] if said else 'no output'} (its output is in {log})")
-    joined = Joined(json.loads(answer)["address"], host.pid, psutil.Process(host.pid).create_time())
+    joined = Joined(json.loads(answer)["address"], host.pid)
     remember(joined)
     # This process does not wait for it: it continues when this one has ended.
     host.returncode = 0
@@ -308,14 +307,14 @@ def leave(joined: Joined) -> None:
     import psutil
 
     if joined.pid is not None:
-        try:
+        # It, or one of its processes, may end by itself.
+        with suppress(psutil.NoSuchProcess):
             host = psutil.Process(joined.pid)
             family = [host, *host.children(recursive=True)]
             host.terminate()
             for process in psutil.wait_procs(family, timeout=STOP_SECONDS)[1]:
-                process.kill()
-        except psutil.NoSuchProcess:
-            pass  # it has ended by itself
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
     _file().unlink(missing_ok=True)
 
 

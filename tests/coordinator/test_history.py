@@ -2,11 +2,13 @@
 
 import os
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import deeppool as dp
@@ -99,10 +101,24 @@ def test_where_no_cluster_runs_the_error_says_how_to_start_one(state: Path) -> N
     # A number of a process that is used again, and an address where nobody listens any more.
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        ray_connection.remember(Joined(address, None, None))
-        assert ray_connection.running() == Joined(address, None, None)
+        ray_connection.remember(Joined(address, None))
+        assert ray_connection.running() == Joined(address, None)
     assert ray_connection.running() is None
-    ray_connection.remember(Joined(address, os.getpid(), 0.0))
+    ray_connection.remember(Joined(address, os.getpid()))
+    assert ray_connection.running() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="patches how psutil reads Linux's clock")
+def test_a_cluster_is_found_again_when_the_clock_of_the_machine_was_set(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()", ray_connection.HOST], stdin=subprocess.PIPE) as host:
+        found = Joined("127.0.0.1:1", host.pid)
+        ray_connection.remember(found)
+        boot = psutil.boot_time()
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 60)
+        assert ray_connection.running() == found
+        host.communicate(b"\n", timeout=300)
     assert ray_connection.running() is None
 
 
@@ -191,7 +207,7 @@ def test_a_coordinator_that_cannot_read_its_history_leaves_nothing(monkeypatch: 
     ray = FailingRay()
     monkeypatch.setattr(client, "on_node", lambda node: None)
     monkeypatch.setattr(ray_connection, "join", lambda address: (ray, True))
-    monkeypatch.setattr(ray_connection, "start_here", lambda gpus: Joined("127.0.0.1:1", None, None))
+    monkeypatch.setattr(ray_connection, "start_here", lambda gpus: Joined("127.0.0.1:1", None))
     monkeypatch.setattr(ray_connection, "leave", lambda joined: ray.ended.append(joined.address))
     with pytest.raises(DocumentError, match=r"job-000003.json: not JSON"):
         dp.Coordinator.start()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from deeppool.coordinator import client
+from deeppool.coordinator import client, ray_connection
 from deeppool.coordinator.client import Coordinator
 from deeppool.coordinator.ray_connection import Joined
 from deeppool.errors import RunError
@@ -43,7 +43,7 @@ class SilentRay:
 
 def coordinator(ray: SilentRay, listener: socket.socket) -> Coordinator:
     found = Coordinator.__new__(Coordinator)
-    found._ray, found._joined = ray, Joined("{}:{}".format(*listener.getsockname()), None, None)
+    found._ray, found._joined = ray, Joined("{}:{}".format(*listener.getsockname()), None)
     found._head = SimpleNamespace(wait=SimpleNamespace(remote=lambda job: job))
     return found
 
@@ -82,13 +82,12 @@ worker.wait()
 def test_stopping_a_ray_that_has_ended_ends_what_is_left_of_it(tmp_path: Path, listener: socket.socket) -> None:
     address = "{}:{}".format(*listener.getsockname())
     listener.close()
-    host = psutil.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
+    host = psutil.Popen([sys.executable, "-c", HOST, ray_connection.HOST], stdout=subprocess.PIPE)
     with host.stdout:
         worker = psutil.Process(int(host.stdout.readline()))
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     remember = (
-        "from deeppool.coordinator.ray_connection import Joined, remember; "
-        f"remember(Joined({address!r}, {host.pid}, {host.create_time()!r}))"
+        f"from deeppool.coordinator.ray_connection import Joined, remember; remember(Joined({address!r}, {host.pid}))"
     )
     subprocess.run([sys.executable, "-c", remember], env=environment, check=True)
     stored = tmp_path / "deeppool" / "cluster" / "ray.json"
