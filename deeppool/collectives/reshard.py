@@ -34,26 +34,24 @@ def busiest_samples(source: Layout, destination: Layout) -> int:
     """
     if source == destination:
         return 0
-    had, wants = _bounds(len(source.gpus), source.batch), _bounds(len(destination.gpus), destination.batch)
     _, mine, theirs = np.intersect1d(source.gpus, destination.gpus, assume_unique=True, return_indices=True)
-    overlap = np.minimum(had[1][mine], wants[1][theirs]) - np.maximum(had[0][mine], wants[0][theirs])
-    sent, received = had[1] - had[0], wants[1] - wants[0]
-    sent[mine] -= np.maximum(overlap, 0)
-    received[theirs] -= np.maximum(overlap, 0)
-    return int(max(sent.max(), received.max()))
+    return _busiest(len(source.gpus), len(destination.gpus), source.batch, mine, theirs)
 
 
 @lru_cache(maxsize=4096)
 def busiest_samples_of_first(source: int, destination: int, batch: int) -> int:
     """Returns what :func:`busiest_samples` does, from the first ``source`` GPUs to the first ``destination``."""
-    if source == destination:
-        return 0
+    both = np.arange(min(source, destination))
+    return 0 if source == destination else _busiest(source, destination, batch, both, both)
+
+
+def _busiest(source: int, destination: int, batch: int, mine: NDArray[np.intp], theirs: NDArray[np.intp]) -> int:
+    """Returns the same for numbers of GPUs; those that hold samples before and after have these positions there."""
     had, wants = _bounds(source, batch), _bounds(destination, batch)
-    both = slice(min(source, destination))
-    overlap = np.minimum(had[1][both], wants[1][both]) - np.maximum(had[0][both], wants[0][both])
+    overlap = np.minimum(had[1][mine], wants[1][theirs]) - np.maximum(had[0][mine], wants[0][theirs])
     sent, received = had[1] - had[0], wants[1] - wants[0]
-    sent[both] -= np.maximum(overlap, 0)
-    received[both] -= np.maximum(overlap, 0)
+    sent[mine] -= np.maximum(overlap, 0)
+    received[theirs] -= np.maximum(overlap, 0)
     return int(max(sent.max(), received.max()))
 
 
