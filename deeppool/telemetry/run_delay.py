@@ -1,6 +1,7 @@
 """Delay between the moment a thread may run and the moment it runs, as the kernel counts it."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +25,11 @@ class RunDelayMeter:
 
     def __init__(self) -> None:
         """Opens the counters of the threads that there are now; none where this system counts no delays."""
-        try:
-            tasks = list(Path("/proc/self/task").iterdir())
-            opened = [os.open(task / "schedstat", os.O_RDONLY | os.O_CLOEXEC) for task in tasks]
-        except OSError:
-            opened = []
-        self._files = dict.fromkeys(opened, (0, 0))
+        self._files: dict[int, tuple[int, int]] = {}
         """File descriptor → nanoseconds and times, as last read; a thread that has ended keeps its last ones."""
+        for counters in Path("/proc/self/task").glob("*/schedstat"):
+            with suppress(OSError):  # the thread has ended
+                self._files[os.open(counters, os.O_RDONLY | os.O_CLOEXEC)] = 0, 0
         self._last = self._read()
 
     def lap(self) -> Delay:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,32 @@ SECONDS = 0.5
 def waited() -> float:
     """Seconds that this thread did not run; if it never sleeps, it waited for a core."""
     return time.perf_counter() - time.thread_time()
+
+
+@counted
+def test_a_thread_that_ends_meanwhile_does_not_keep_the_others_from_being_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opening, opened = os.open, []
+
+    def first_has_ended(path: Path, flags: int) -> int:
+        opened.append(path)
+        if len(opened) == 1:
+            raise FileNotFoundError(path)
+        return opening(path, flags)
+
+    lasting = threading.Event()
+    thread = threading.Thread(target=lasting.wait)
+    thread.start()
+    try:
+        monkeypatch.setattr(os, "open", first_has_ended)
+        meter = RunDelayMeter()
+        monkeypatch.undo()
+        assert len(meter._files) == len(opened) - 1 > 0
+        meter.close()
+    finally:
+        lasting.set()
+        thread.join()
 
 
 @counted
