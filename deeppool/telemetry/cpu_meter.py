@@ -1,6 +1,10 @@
 """Meters of the cores, and of this process and its descendants, through psutil."""
 
+import re
+import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -13,12 +17,13 @@ class CoreMeter:
 
     def __init__(self) -> None:
         """Starts counting."""
-        self.cores = tuple(usable_cores())
-        self._before = psutil.cpu_times(percpu=True)
+        self._before = _clocks()
+        self.cores = tuple(core for core in usable_cores() if core in self._before)
 
     def read(self) -> tuple[float, ...]:
         """Returns each core's busy share of the time since the last reading, in the order of :attr:`cores`."""
-        before, self._before = self._before, psutil.cpu_times(percpu=True)
+        # One that is switched off meanwhile keeps its clocks.
+        before, self._before = self._before, self._before | _clocks()
         return tuple(_busy(before[core], self._before[core]) for core in self.cores)
 
 
@@ -50,6 +55,16 @@ class ProcessMeter:
             used = self._cpu[process] - before.get(process, 0.0)
             found.append(ProcessSample(process.pid, name, memory, used / seconds if seconds else 0.0))
         return tuple(found)
+
+
+def _clocks() -> dict[int, tuple[float, ...]]:
+    """Returns the clocks of each core, by its number: those that are switched off are missing."""
+    clocks = psutil.cpu_times(percpu=True)
+    numbers: Iterable[int] = range(len(clocks))
+    if sys.platform == "linux":
+        # As psutil lists them, without their numbers.
+        numbers = map(int, re.findall(r"^cpu(\d+)", Path(psutil.PROCFS_PATH, "stat").read_text(), re.MULTILINE))
+    return dict(zip(numbers, clocks, strict=False))
 
 
 def _busy(before: tuple[float, ...], after: tuple[float, ...]) -> float:

@@ -10,6 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psutil
 import pytest
 
 from deeppool.device.cpu import usable_cores
@@ -151,6 +152,23 @@ def test_a_core_was_busy_at_least_as_long_as_a_process_burned_on_it(start: Calla
     shares = interval.read(meter.read)
     assert all(0 <= share <= 1 for share in shares)
     assert shares[meter.cores.index(core)] * interval.greatest >= used - 3 * TICK
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes what Linux shows")
+def test_cores_are_told_by_their_numbers_where_others_are_switched_off(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(cpu_meter, "usable_cores", lambda: [0, 2])
+
+    def show(**clocks: tuple[int, int]) -> None:
+        lines = [f"{name} {busy} 0 0 {idle} 0 0 0 0 0 0\n" for name, (busy, idle) in clocks.items()]
+        (tmp_path / "stat").write_text("".join(["cpu 0 0 0 0 0 0 0 0 0 0\n", *lines]))
+
+    show(cpu0=(0, 0), cpu2=(0, 0))
+    meter = CoreMeter()
+    show(cpu0=(25, 75), cpu2=(75, 25))
+    assert (meter.cores, meter.read()) == ((0, 2), (0.25, 0.75))
+    show(cpu0=(25, 75))
+    assert meter.read() == (0.0, 0.0), "one was switched off meanwhile"
 
 
 def test_busy_is_what_was_neither_idle_nor_waiting_for_a_disk() -> None:
