@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Nvml:
-    """NVML library, open until the end of the ``with`` block. Covers all GPUs of the machine, in the driver's order."""
+    """NVML library, open until the end of the ``with`` block. Covers the GPUs that answer, in the driver's order."""
 
     def __init__(self) -> None:
         """Opens the library, or stores in :attr:`problem` why that is impossible."""
@@ -23,7 +23,9 @@ class Nvml:
             self.problem = f"no NVIDIA driver ({error})"
             return
         self.api = pynvml
-        self.handles = tuple(pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        found = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(pynvml.nvmlDeviceGetCount())]
+        # NVML counts the GPUs that it has no permission for, as those of another job may be, and those that are lost.
+        self.handles = tuple(handle for handle in found if handle is not None)
         if not self.handles:
             self.problem = "the NVIDIA driver shows no GPU"
 

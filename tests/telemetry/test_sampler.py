@@ -179,6 +179,21 @@ def test_readings_of_a_gpu_have_our_units_and_what_it_refuses_is_unknown(driver:
     assert (driver["counters"], driver["freed"]) == (3, 2)
 
 
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_a_gpu_that_is_another_users_or_lost_hides_no_other(
+    driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def handle(index: int) -> int:
+        if index == 0:
+            raise pynvml.NVMLError(error)
+        return index
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    with Nvml() as nvml:
+        assert (nvml.handles, nvml.problem) == ((1,), None)
+
+
 def test_a_gpu_without_performance_monitors_has_no_activity(driver: dict[str, Any]) -> None:
     driver["gpm"] = 0
     with Nvml() as nvml:
