@@ -111,8 +111,9 @@ class Attention(nn.Module):
         left_out = (kept == 0).unsqueeze(1)
         for project in (self.stem, self.second):
             query, key, value = project(x).chunk(3, -1)
-            scores = query @ key.transpose(1, 2) * self.factor + self.bias
-            x = x + self.out(scores.masked_fill(left_out, -9.0).softmax(-1) @ value)
+            scores = query @ key.transpose(1, 2) * self.factor
+            scores = scores.masked_fill(left_out, torch.finfo(scores.dtype).min) + self.bias
+            x = x + self.out(scores.softmax(-1) @ value)
         return self.head(x.mean(1))
 
 
@@ -441,6 +442,7 @@ def test_a_combination_is_the_training_of_one_process(case: Case, tmp_path: Path
         pytest.param(Case(optimizer="of some", ranks=(3, 3)), id="a rank without chosen parameters"),
         pytest.param(Case(optimizer="SGD", spread="all"), id="no decay where no gradient is"),
         pytest.param(Case(model="Spectral", clip_norm=0.05), id="the norm of complex numbers"),
+        pytest.param(Case(model="Attention", precision="bf16"), id="a mask by the least number of 16 bits"),
     ],
 )
 def test_combinations_that_were_wrong_once(case: Case, tmp_path: Path) -> None:

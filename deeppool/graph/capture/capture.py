@@ -31,7 +31,7 @@ from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
 from deeppool.graph.capture.layer_records import describe_layers
 from deeppool.graph.capture.one_at_a_time import one_at_a_time
-from deeppool.graph.capture.regions import inline_regions, surround_by_autocast
+from deeppool.graph.capture.regions import inline_regions, read_extremes, surround_by_autocast
 from deeppool.graph.capture.sample_independence import check_sample_independence
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
 from deeppool.graph.layer import Granularity, Input, LayerGraph
@@ -167,6 +167,9 @@ def _capture_module(
     report(f"layers of {name}", 0.7)
     nodes = tuple(tuple(group) for group in group_into_layers(program.graph, symbols, granularity))
     layers = describe_layers(program, nodes, granularity)
+    # The names and costs above are those of the operators themselves.
+    read_extremes(program.graph)
+    program.recompile()
     check_sizes(layers, nodes, symbols, name)
     size = sum(p.numel() * p.element_size() for p in program.parameters() if p.requires_grad)
     graph = LayerGraph(name, inputs[0].shape, layers, size, inputs, granularity)

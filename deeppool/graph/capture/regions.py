@@ -3,8 +3,12 @@
 torch.export moves what a model runs under such a context into a submodule, which a higher-order operator calls. Layers
 consist of operators, so the submodules are inlined: operators without gradients read detached inputs; operators under
 an autocast of their own are marked, and every program made of them enters and leaves that autocast around them.
+
+A program is exported without autocast. Where a model reads ``torch.finfo(scores.dtype).min``, as masks of attention do,
+it holds that of the exported type, which is beyond a type of 16 bits: such constants are read again as it runs.
 """
 
+import math
 import operator
 from operator import attrgetter
 from typing import Any
@@ -20,6 +24,7 @@ AUTOCAST = "autocast"
 """Key in a node's ``meta`` of the arguments of :func:`enter_autocast`."""
 MODES: dict[Any, int] = {wrap_with_set_grad_enabled: 1, wrap_with_autocast: 4}
 """Number of arguments of the higher-order operators before the submodule."""
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def inline_regions(program: fx.GraphModule) -> None:
@@ -46,6 +51,26 @@ def surround_by_autocast(graph: fx.Graph) -> None:
                 graph.call_function(_exit_autocast, (entered,))
             entered = graph.call_function(enter_autocast, wanted) if wanted else None
         current = wanted
+
+
+def read_extremes(graph: fx.Graph) -> None:
+    """Makes operators on a tensor and an extreme of float32 take that of the tensor's type, once it is known."""
+    for node in graph.nodes:
+        if node.op == "call_function" and any(map(_is_extreme, node.args)) and "dtype" not in node.kwargs:
+            node.args, node.target = (node.target, *node.args), call_with_extremes
+
+
+def call_with_extremes(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls an operator with the extremes of float32 replaced by those of its first floating-point tensor."""
+    values = next((value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()), None)
+    limit = torch.finfo(torch.float32 if values is None else values.dtype).max
+    if limit < FLOAT32_MAX:
+        args = tuple(math.copysign(limit, each) if _is_extreme(each) else each for each in args)
+    return operation(*args, **kwargs)
+
+
+def _is_extreme(value: Any) -> bool:
+    return isinstance(value, float) and abs(value) == FLOAT32_MAX
 
 
 def _inline(program: fx.GraphModule, call: fx.Node) -> None:

@@ -136,6 +136,8 @@ class Bench:
             graph = self._captured.graph
             layer = self._iterations[True].failed_layer()
             where = graph.model if layer is None else f"layer '{graph.layers[layer].name}' of {graph.model}"
+            # A constant such as -1e9 is beyond fp16.
+            other = "" if self._precision == "fp32" else f", or another precision than {self._precision}"
             raise ProfileError(
-                f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes)"
+                f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes{other})"
             ) from error
