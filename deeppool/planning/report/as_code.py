@@ -6,20 +6,24 @@ from typing import Any
 
 from deeppool.cluster.cluster import Cluster, is_preset
 from deeppool.planning.plan import Plan
+from deeppool.profiling.shipped import find_profile, shipped_names
 
 CLUSTER_FILE, PLAN_FILE, RUN_FILE = "cluster.json", "plan.json", "run.json"
 JOB = "package.module:job"
 
 
 def plan_python(plan: Plan) -> str:
-    """Returns a cell that makes the plan again from the file of its profile."""
+    """Returns a cell that makes the plan again from its profile: a shipped one by name, another one from its file."""
     arguments = ["profile", "cluster", f"global_batch={plan.global_batch}"]
     arguments += [f"{name}={value!r}" for name, value in _options(plan).items()]
+    read = f"dp.load({_profile_file(plan)!r})  # written by dp.save(profile, …); its fingerprint is "
+    read += plan.profile_fingerprint
+    if (shipped := _shipped_profile(plan)) is not None:
+        read = f"dp.find_profile({shipped!r})"
     lines = [
         "import deeppool as dp",
         "",
-        f"profile = dp.load({_profile_file(plan)!r})  # written by dp.save(profile, …); its fingerprint is "
-        f"{plan.profile_fingerprint}",
+        f"profile = {read}",
         f"cluster = {_cluster_python(plan.cluster)}",
         f"plan = dp.plan({', '.join(arguments)})",
     ]
@@ -27,12 +31,18 @@ def plan_python(plan: Plan) -> str:
 
 
 def plan_command(plan: Plan) -> str:
-    """Returns the command that makes the plan again from the file of its profile."""
-    words = ["deeppool", "plan", _profile_file(plan), "--gpus", str(plan.gpus)]
+    """Returns the command that makes the plan again from its profile, and says how to write the files that it reads."""
+    profile, cluster, written = _shipped_profile(plan), plan.cluster.name, []
+    if profile is None:
+        profile = _profile_file(plan)
+        written.append(f"dp.save(profile, {profile!r})")
+    if not is_preset(plan.cluster):
+        cluster = CLUSTER_FILE
+        written.append(f"dp.save(plan.cluster, {cluster!r})")
+    words = ["deeppool", "plan", profile, "--gpus", str(plan.gpus)]
     words += ["--global-batch", str(plan.global_batch), *_command_options(_options(plan))]
-    words += ["--cluster", plan.cluster.name if is_preset(plan.cluster) else CLUSTER_FILE, "-o", PLAN_FILE]
-    note = "" if is_preset(plan.cluster) else f"  # dp.save(plan.cluster, {CLUSTER_FILE!r}) writes the cluster"
-    return shlex.join(words) + note
+    words += ["--cluster", cluster, "-o", PLAN_FILE]
+    return shlex.join(words) + f"  # first {' and '.join(written)}" * bool(written)
 
 
 def launch_python(arguments: Mapping[str, Any]) -> str:
@@ -91,6 +101,12 @@ def _command_options(options: Mapping[str, Any]) -> list[str]:
 
 def _profile_file(plan: Plan) -> str:
     return f"{plan.model}.json"
+
+
+def _shipped_profile(plan: Plan) -> str | None:
+    """Returns the name of the plan's profile; None: it did not come with deeppool."""
+    names = (name for name in shipped_names() if find_profile(name).fingerprint == plan.profile_fingerprint)
+    return next(names, None)
 
 
 def _cluster_python(cluster: Cluster) -> str:

@@ -69,10 +69,22 @@ def test_the_command_makes_the_same_plan(options: dict[str, Any], deeppool: Comm
     plan = dp.plan(dp.load(f"{PROFILE.graph.model}.json"), global_batch=16, **options)
     words = shlex.split(plan_command(plan), comments=True)
     assert (CLUSTER_FILE in words) == ("dp.save(plan.cluster" in plan_command(plan))
+    assert f"  # first dp.save(profile, '{PROFILE.graph.model}.json')" in plan_command(plan)
     dp.save(plan.cluster, CLUSTER_FILE)
     outcome = deeppool(*words[1:])
     assert outcome.code == 0, outcome.error
     assert comparable(dp.load(PLAN_FILE)) == comparable(plan)
+
+
+def test_the_code_of_a_plan_of_a_shipped_profile_needs_no_file(folder: Path, deeppool: Command) -> None:
+    """The command read a file that nothing had written."""
+    plan = dp.plan(dp.find_profile("vgg16-h200"), dp.find_cluster("dgx-h200", 8), global_batch=32)
+    (folder / f"{PROFILE.graph.model}.json").unlink()
+    names: dict[str, Any] = {}
+    exec(plan_python(plan), names)
+    outcome = deeppool(*shlex.split(plan_command(plan))[1:])
+    assert outcome.code == 0, outcome.error
+    assert comparable(names["plan"]) == comparable(dp.load(PLAN_FILE)) == comparable(plan)
 
 
 def test_the_code_of_a_run_calls_launch_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
