@@ -58,3 +58,4 @@ class LayerReasons(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no 
     def _on_failure(self, error: Exception) -> None:
         self.shown.children = ()
         self._panel.show_error(error)
+        self._panel.reveal_error()

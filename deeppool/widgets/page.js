@@ -85,6 +85,7 @@ function render({ model, el }) {
   };
   const told = (message) => {
     answered();
+    if (message.reveal) reveal(message.reveal);
     if (message.copy === undefined) return;
     const copied = navigator.clipboard?.writeText(message.copy) ?? Promise.reject();
     copied.then(
@@ -92,6 +93,12 @@ function render({ model, el }) {
       () => note("The browser allows no copying: click the code, and press Ctrl-C."),
     );
   };
+  // An error may be far above the button that caused it.
+  const reveal = (part) => requestAnimationFrame(() => {
+    const panel = el.closest(".dp-panel");
+    const parts = [...(panel?.querySelectorAll(part) ?? [])];
+    parts.find((each) => each.closest(".dp-panel") === panel)?.scrollIntoView({ block: "nearest" });
+  });
   // The code is drawn by another widget, so it may come later.
   const note = (text) => requestAnimationFrame(() => {
     el.closest(".dp-panel")?.querySelectorAll(".dp-code").forEach((code) => (code.dataset.note = text));

@@ -30,6 +30,10 @@ class Page(anywidget.AnyWidget):
         """Tells the page that the kernel handles its click."""
         self.send({"click": "handled"})
 
+    def reveal(self, selector: str) -> None:
+        """Scrolls a part of the panel into view, if it is out of it."""
+        self.send({"reveal": selector})
+
     def copy(self, text: str) -> None:
         """Copies a text to the clipboard; a browser allows that within seconds of a click only."""
         self.send({"copy": text})

@@ -107,7 +107,10 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             trace.on_click(self.guarded(handle))
 
     def guarded(self, callback: Callable[Parameters, object]) -> Callable[Parameters, None]:
-        """Wraps a control's callback: its errors are displayed, as front ends hide them, and its success clears one."""
+        """Wraps a control's callback: its errors are displayed, as front ends hide them, and its success clears one.
+
+        The page scrolls to an error, which may be far above the control.
+        """
         reported = self._reported(callback)
 
         @functools.wraps(callback)
@@ -117,6 +120,8 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             # An error that the thread of a started run has reported meanwhile stays.
             if self._error_count == before:
                 self.clear_error()
+            else:
+                self.reveal_error()
 
         return run
 
@@ -136,6 +141,10 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Displays an error below the controls."""
         self._error_count += 1
         self._error_box.value = alert(error)
+
+    def reveal_error(self) -> None:
+        """Scrolls the page to the displayed error, after an action of the user."""
+        self._page.reveal(".dp-problem")
 
     def clear_error(self) -> None:
         """Removes the displayed error."""

@@ -60,6 +60,9 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
     # What belongs to the controls before is faded, and the message stands between it and the controls.
     notebook.until(lambda: notebook.figure(panel, LAYERS).trace("GPUs").get("opacity") == FADED)
     assert bottom(handle(panel, "GPUs")) < bottom(panel.get_by_role("alert")) < bottom(panel.locator(".js-plotly-plot"))
+    # The button is below two figures, where the message is out of sight.
+    notebook.press(notebook.button(panel, "Run this here"), "Enter")
+    notebook.until(lambda: bottom(panel.get_by_role("alert")) > 0)
     notebook.press(notebook.button(panel, "use 32 GPUs"), "Enter")
     notebook.until(lambda: notebook.problem(panel) == "")
     notebook.press(notebook.button(panel, "Save plan"), "Enter")
