@@ -85,6 +85,7 @@ class Advice:
                 f"{plan.device_name}",
                 self._baseline() if plan.gpus > 1 else f"One GPU takes {format_seconds(best.seconds)}",
                 *(f"Caution: {text}" for text in network_caution(plan.cluster, plan.network_model, plan.device)),
+                *(f"Caution: {text}" for text in self.frontier.caveats),
                 *card_lines(
                     self.findings,
                     [self.profile_command or "", *(each.next_step for each in steps)] if steps else [],

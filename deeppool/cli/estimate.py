@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from deeppool.cli.inputs import warn
 from deeppool.cli.options import AsJson, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 
@@ -72,3 +73,4 @@ def estimate(
             on_progress=report,
         )
     show(found, as_json, output=output)
+    warn(found.caveats())

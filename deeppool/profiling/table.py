@@ -19,7 +19,7 @@ from deeppool.profiling.iteration_check import (
     extrapolation_warning,
 )
 from deeppool.profiling.update_estimate import estimated_update_per_byte
-from deeppool.units import format_seconds
+from deeppool.units import format_bytes, format_seconds
 
 MAXIMUM_SAMPLES = 10**9
 """Largest batch of one GPU."""
@@ -199,16 +199,26 @@ class Profile:
         return error / whole
 
     def caveats(self, extrapolated: Iterable[str] = ()) -> tuple[str, ...]:
-        """Returns warnings about the profile's accuracy, a sentence each.
+        """Returns warnings about the profile's accuracy and the part of the model that it covers, a sentence each.
 
         Args:
             extrapolated: names of layers whose times were extrapolated above the largest measured size.
         """
-        found = [deviation_warning(self.checks, self.graphs)]
+        found = [deviation_warning(self.checks, self.graphs), self._unread_warning()]
         names = list(extrapolated)
         if names:
             found.append(extrapolation_warning(names, self.batch_sizes, self.extrapolation_error))
         return tuple(sentence for sentence in found if sentence is not None)
+
+    def _unread_warning(self) -> str | None:
+        whole = self.graph.parameter_bytes
+        unread = whole - sum(self.graph.gradient_bytes)
+        if unread <= 0:
+            return None
+        return (
+            f"no gradient reaches {format_bytes(unread)} of the {format_bytes(whole)} of parameters: "
+            "layers that the loss does not need are not timed (is every output in the loss? dp.capture takes loss=)"
+        )
 
     def explain(self) -> str:
         """Formats the profile, its accuracy checks and its warnings, one per line."""

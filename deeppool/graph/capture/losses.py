@@ -15,7 +15,7 @@ def main_output(outputs: Any) -> "Tensor":
     if hasattr(outputs, "logits"):
         outputs = outputs.logits
     elif isinstance(outputs, Mapping):
-        outputs = next(iter(outputs.values()))
+        outputs = outputs["logits"] if "logits" in outputs else next(iter(outputs.values()))
     while isinstance(outputs, tuple | list):
         outputs = outputs[0]
     tensor: Tensor = outputs

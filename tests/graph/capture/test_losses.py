@@ -163,6 +163,32 @@ def test_a_loss_is_taken_if_two_shards_have_its_gradients_and_refused_otherwise(
     assert torch.allclose(gradients_of_shards(captured.program, model, x, target), expected, rtol=1e-9)
 
 
+class TwoHeads(nn.Module):
+    """Scores of a head halfway, before those of the whole model."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.stem, self.early, self.trunk, self.head = (nn.Linear(4, 4) for _ in range(4))
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.stem(x).relu()
+        return {"early": self.early(x), self.name: self.head(self.trunk(x).relu())}
+
+
+def test_the_default_loss_takes_the_logits_of_a_mapping_and_what_no_gradient_reaches_is_said() -> None:
+    """A model of outputs of which the first is an auxiliary one was planned without most of its layers, in silence."""
+    whole = dp.estimate(capture(TwoHeads("logits"), (4,)), gpu="l4", batch_sizes=[1])
+    assert {"trunk", "head"} <= {layer.name for layer in whole.graph.layers}
+    half = dp.estimate(capture(TwoHeads("main"), (4,)), gpu="l4", batch_sizes=[1])
+    linear = 4 * (4 * 4 + 4)
+    for found, unread in ((whole, linear), (half, 2 * linear)):
+        advice = dp.advise(found, 1, 1)
+        for sentence in (*found.caveats(), *advice.plan.caveats):
+            assert sentence.startswith(f"no gradient reaches {unread} B of the {4 * linear} B of parameters: ")
+        assert f"  caution: {found.caveats()[0]}\n" in advice.explain()
+
+
 @pytest.mark.parametrize("kind", ["classes", "pixels", "tokens", "double"])
 def test_the_default_loss_is_appended_as_an_export_of_it_would_be(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {"classes": vector(4), "pixels": image(4), "tokens": (Tokens(), TOKENS), "double": vector(4)}
