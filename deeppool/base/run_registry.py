@@ -246,6 +246,8 @@ def _where() -> str:
     if "ipykernel" in sys.modules:
         return Path(os.environ.get("JPY_SESSION_NAME", "a notebook")).name
     command = Path(sys.argv[0])
+    if command.name == "default_worker.py":  # Ray's, whose arguments are a page of addresses
+        return "deeppool cluster"
     return " ".join([command.parent.name if command.name == "__main__.py" else command.name, *sys.argv[1:]])
 
 
@@ -255,7 +257,7 @@ def _subject(arguments: tuple[Any, ...]) -> list[str]:
     named = getattr(getattr(first, "graph", first), "model", None)
     if isinstance(named, str):
         return [named]
-    return [] if first is None else [first if isinstance(first, str) else type(first).__name__]
+    return [] if first is None else [str(first) if isinstance(first, str | int) else type(first).__name__]
 
 
 def _has_reader(fifo: Path) -> bool:

@@ -75,8 +75,8 @@ def test_a_run_is_seen_with_what_it_does_until_it_ends(runtime: Path) -> None:
     steps.step()
     wait_until(lambda: dp.running()[0].progress == 0.5)
     (seen,) = dp.running()
-    assert (seen.what, seen.doing, seen.progress, seen.pid) == ("climb int", "update 1 of 2", 0.5, os.getpid())
-    assert str(seen).startswith(f"{seen.name}: climb int: update 1 of 2 (50 %, ")
+    assert (seen.what, seen.doing, seen.progress, seen.pid) == ("climb 2", "update 1 of 2", 0.5, os.getpid())
+    assert str(seen).startswith(f"{seen.name}: climb 2: update 1 of 2 (50 %, ")
     assert str(seen).endswith(f" in {Path.cwd()}")
     assert seen.alive
     steps.step()
@@ -84,6 +84,19 @@ def test_a_run_is_seen_with_what_it_does_until_it_ends(runtime: Path) -> None:
     assert dp.running() == ()
     assert not seen.alive
     assert list(runtime.iterdir()) == []
+
+
+def test_a_job_of_a_cluster_is_named_without_the_arguments_of_rays_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = "/lib/ray/_private/workers/default_worker.py"
+    monkeypatch.setattr(sys, "argv", [worker, "--node-ip-address=127.0.0.1", "--raylet-name=/tmp/raylet"])
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    steps = Steps()
+    run = dp.start(run_registry.registered(steps.climb), 1)
+    wait_until(lambda: len(dp.running()) == 1)
+    (seen,) = dp.running()
+    assert str(seen).endswith(f", by deeppool cluster in {Path.cwd()}")
+    steps.step()
+    run.result()
 
 
 def test_runs_are_seen_in_the_order_of_their_starts_and_one_is_stopped_without_the_other() -> None:
