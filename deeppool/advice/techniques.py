@@ -255,7 +255,10 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
         f"a pass of one wave runs at {parts[gpus].beside:.0%} of its speed beside one of the other, and sums take "
         f"{format_seconds(parts[gpus].exchange)}{_on_fewer(gpus, cluster.gpus)}: two waves are {gain:.2f} times as fast"
     )
-    step = "dp.train(plan, job, gradient_sync=dp.WaveletDataParallel())" + _on_fewer(gpus, cluster.gpus)
+    step = (
+        f"dp.train(plan, job, gradient_sync=dp.WaveletDataParallel()){_on_fewer(gpus, cluster.gpus)}, by a plan of "
+        "deeppool.planning.evaluate.data_parallel.data_parallel_plan, as waves need every layer on all GPUs"
+    )
     if gain < WORTH:
         return Finding("two waves", "no", gain, evidence, step)
     if cluster.memory is None or not memory.known:
