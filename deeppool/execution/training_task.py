@@ -149,15 +149,16 @@ def _capture(
         granularity=granularity,
     )
     if plan is not None and captured.graph.fingerprint != plan.graph_fingerprint:
+        mode = "" if module.training else "call model.train(), it is in evaluation mode, or "
         there, here = ([layer.name for layer in found.layers] for found in (plan, captured.graph))
         if there != here:
             raise RunError(
                 f"the plan is of another model, {plan.model} of layers {there[0]} … {there[-1]} ({len(there)}), and "
-                f"not of {captured.graph.model} of layers {here[0]} … {here[-1]} ({len(here)}) (profile and plan this "
-                "one, or give the job of the plan)"
+                f"not of {captured.graph.model} of layers {here[0]} … {here[-1]} ({len(here)}) ({mode}profile and plan "
+                "this one, or give the job of the plan)"
             )
         raise RunError(
             f"model {plan.model} has changed since the plan was made, or its loss: the graph is "
-            f"{captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} (profile and plan it again)"
+            f"{captured.graph.fingerprint}, the plan's {plan.graph_fingerprint} ({mode}profile and plan it again)"
         )
     return place_model(captured, place)

@@ -77,6 +77,32 @@ def test_a_plan_of_another_job_is_refused_by_what_differs() -> None:
         user_task(replace(job, model=nn.Linear(4, 5)), 8, CPU, plan)
 
 
+class Noisy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [(nn.Dropout(0.5), "has changed since"), (Noisy(), "is of another model")],
+    ids=["layer", "graph"],
+)
+def test_a_model_that_was_evaluated_is_told_to_be_in_evaluation_mode(last: nn.Module, message: str) -> None:
+    """A training that goes on after its model was evaluated, as between epochs, was told that the model had changed."""
+    model = nn.Sequential(nn.Linear(4, 3), last)
+    job = dp.TrainingJob(
+        model=model,
+        input_shape=(4,),
+        dataset=lambda: torch.utils.data.TensorDataset(torch.randn(8, 4), torch.arange(8) % 3),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    graph = job.capture().graph
+    plan = dp.plan(profile_from_times(graph, [lambda samples: 1e-3 * samples] * len(graph.layers)), 1, 4)
+    model.eval()
+    with pytest.raises(RunError, match=rf"{message}.* \(call model\.train\(\), it is in evaluation mode, or profile"):
+        user_task(job, 4, CPU, plan)
+
+
 def test_a_model_without_anything_to_train_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="no parameter of Sequential requires a gradient: nothing would train"):
         check(nn.Sequential(nn.Linear(4, 3)).requires_grad_(False), batch=2, gpus=1)
