@@ -4,7 +4,7 @@
     python benchmarks/caramel/main.py --megabits 100 --megabytes 2.4 -o 100.json
 
 VGG-like and ResNet-like networks, whose computing is slept and whose gradients are real, by DDP, DDP and DeAR with the
-best buckets, a parameter server, and ``dp.TransferScheduler``, by turns on the same ranks.
+best buckets, DDP on fewer ranks, a parameter server, and ``dp.TransferScheduler``, by turns on the same ranks.
 """
 
 import argparse
@@ -16,11 +16,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # The ranks import the networks beside this script, and the machines are those of another benchmark.
-PATHS = [str(HERE), str(HERE.parent / "execution")]
+PATHS = [str(HERE), str(HERE.parent / "execution"), str(HERE.parent)]
 sys.path += PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
 
 from machines import machines  # noqa: E402
+from measured_table import measured_table  # noqa: E402
 from slept import job  # noqa: E402
 
 import deeppool as dp  # noqa: E402
@@ -29,36 +30,6 @@ from deeppool.records.measured_transfers import MeasuredTransfers  # noqa: E402
 
 RANKS = 4
 NETWORKS = ("vgg16", "resnet50")
-MEGABYTE = 2**20
-
-
-def table(found: list[tuple[str, float, MeasuredTransfers]]) -> str:
-    lines = [
-        "| network | M / C asked | method | iteration, ms (min - max) | predicted | transfers alone | hidden "
-        "| of the bound | / Caramel |",
-        "|---" * 9 + "|",
-    ]
-    for network, ratio, record in found:
-        for each in record.methods:
-            predicted = "" if each.plan is None else f"{1e3 * each.plan.iteration_time:.0f}"
-            gain, half_width = record.speedup(each.method)
-            bucket = "" if each.bucket is None else f" ({each.bucket / MEGABYTE:.3g} MiB)"
-            spread = "" if half_width is None or each is record.methods[-1] else f" ± {half_width:.2f}"
-            cells = [
-                f"{network} | {ratio:g} | {each.method}{bucket}",
-                f"{1e3 * each.median:.0f} ({1e3 * min(each.seconds):.0f} - {1e3 * max(each.seconds):.0f})",
-                predicted,
-                f"{1e3 * each.transfers_alone:.0f}",
-                f"{record.hidden_share(each.method):.0%}",
-                f"{record.bound / each.median:.2f}",
-                f"**{gain:.2f}**{spread}",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append(
-            f"\n{network}: C {1e3 * record.compute_time:.0f} ms, cores {1e3 * record.core_time:.0f} ms, "
-            f"bound {1e3 * record.bound:.0f} ms\n"
-        )
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -102,7 +73,10 @@ def main() -> None:
                 )
                 print(f"{network}: {record}", file=sys.stderr)
                 found.append((network, ratio, record))
-    print(table(found))
+    print(measured_table("network, M / C", [(f"{network}, {ratio:g}", record) for network, ratio, record in found]))
+    for network, ratio, record in found:
+        parts = {"C": record.compute_time, "cores": record.core_time, "bound": record.bound}
+        print(f"{network}, {ratio:g}: {', '.join(f'{name} {1e3 * value:.0f} ms' for name, value in parts.items())}")
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ SAMPLES, CLASSES = 64, 8
 
 
 class Compute(torch.autograd.Function):
-    """Adds the means of some parameters to the values, after some seconds; the gradients are complete after others."""
+    """Adds the means of some parameters to the values, after some seconds a sample; the gradients come after others."""
 
     @staticmethod
     def forward(ctx, forward: float, backward: float, values: Tensor, *weights: Tensor) -> Tensor:
         ctx.seconds, ctx.sizes = backward, [weight.numel() for weight in weights]
-        time.sleep(forward)
+        time.sleep(forward * len(values))
         return values + sum(weight.mean() for weight in weights)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        time.sleep(ctx.seconds)
+        time.sleep(ctx.seconds * len(gradient))
         whole = float(gradient.sum())
         return None, None, gradient, *(torch.full((size,), whole / size) for size in ctx.sizes)
 
@@ -50,7 +50,7 @@ class Slept(nn.Sequential):
 
 
 def job(model: str, megabytes: float, seconds: float) -> dp.TrainingJob:
-    """A network of so many megabytes of gradients and seconds of computing an iteration."""
+    """A network of so many megabytes of gradients and seconds of computing a sample."""
     profile = dp.estimate(model, (3, 224, 224), gpu="a100-40", precision="fp32", batch_sizes=[32])
     parts, gradients = parts_of(profile, 32, 2)
     slower = seconds / sum(part.forward + part.backward for part in parts)

@@ -1,7 +1,7 @@
 """A model whose computing is slept, for jobs of any ratio of communication to computing; its gradients are real.
 
-Sleeping stands for a GPU that computes: it leaves the cores to the transfers. Each layer sleeps its share, one part in
-forward and two in backward, and has an equal share of the parameters.
+Sleeping stands for a GPU that computes: it leaves the cores to the transfers. Each layer sleeps its share for every
+sample, one part in forward and two in backward, and has an equal share of the parameters.
 """
 
 import threading
@@ -21,7 +21,7 @@ DEVICE = threading.Lock()
 @torch.library.custom_op("crossover_benchmark::sleep", mutates_args=())
 def sleep(x: Tensor, forward: float, backward: float) -> Tensor:  # noqa: ARG001
     with DEVICE:
-        time.sleep(forward)
+        time.sleep(forward * x.shape[0])
     return x.clone()
 
 
@@ -36,7 +36,7 @@ def _setup(ctx, inputs, output):  # noqa: ARG001
 
 def _backward(ctx, gradient):
     with DEVICE:
-        time.sleep(ctx.seconds)
+        time.sleep(ctx.seconds * gradient.shape[0])
     return gradient.clone(), None, None
 
 
@@ -44,7 +44,7 @@ sleep.register_autograd(_backward, setup_context=_setup)
 
 
 class Sleep(nn.Module):
-    """A third of some seconds in forward, and two thirds in backward."""
+    """A third of some seconds a sample in forward, and two thirds in backward."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Sleep(nn.Module):
 
 
 class Slept(nn.Module):
-    """Layers that sleep some seconds a step in all, with some MB of parameters."""
+    """Layers that sleep some seconds a sample in all, with some MB of parameters."""
 
     def __init__(self, seconds: float, megabytes: float) -> None:
         super().__init__()

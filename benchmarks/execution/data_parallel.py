@@ -24,7 +24,7 @@ from deeppool.base import serialization
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.records.confidence_interval import median_ratio
+from deeppool.records.confidence_interval import paired_ratio
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -88,7 +88,7 @@ def compare(model: str, rounds: int, iterations: int) -> dict[str, object]:
         "input_shape": shape,
         "global_batch": batch,
         "seconds": seconds,
-        "ratios": {way: median_ratio(seconds[way], seconds[WAYS[0]], rounds) for way in WAYS[1:]},
+        "ratios": {way: paired_ratio(seconds[way], seconds[WAYS[0]], rounds) for way in WAYS[1:]},
     }
 
 
@@ -103,7 +103,7 @@ def table(rows: list[dict]) -> str:
         for way in WAYS:
             low, middle, high = (1e3 * value for value in statistics.quantiles(row["seconds"][way], n=4))
             times.append(f"{middle:.0f} ({low:.0f} … {high:.0f})")
-        ratios = [f"{value:.3f} ± {error:.3f}" for value, error in row["ratios"].values()]
+        ratios = [f"{value:.3f} ({low:.3f} … {high:.3f})" for value, low, high in row["ratios"].values()]
         cells = (row["model"].partition(":")[2] or row["model"], f"{row['global_batch']} on 2", *times, *ratios)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -13,11 +13,12 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,19 +26,25 @@ import torch
 from machines import SUBNET, launcher, machines
 from rank import sgd
 
-import deeppool as dp
-from deeppool.base import serialization
-from deeppool.cluster.cluster import Cluster, find_cluster
-from deeppool.execution.measurements import iteration_spans
-from deeppool.graph.models.workloads import load_model
-from deeppool.planning.plan import Plan
-from deeppool.processes.launcher import Launcher, LocalLauncher
-from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.profiling.table import Profile
-from deeppool.records.confidence_interval import confidence_half_width
-from deeppool.training.synthetic_task import SyntheticTask
-
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from measured_table import measured_table  # noqa: E402
+
+import deeppool as dp  # noqa: E402
+from deeppool.base import serialization  # noqa: E402
+from deeppool.cluster.cluster import Cluster, find_cluster  # noqa: E402
+from deeppool.device.environment import made_now  # noqa: E402
+from deeppool.execution.data_parallel.compared_methods import fewer_counts  # noqa: E402
+from deeppool.execution.measurements import iteration_spans  # noqa: E402
+from deeppool.graph.models.workloads import load_model  # noqa: E402
+from deeppool.planning.plan import Plan  # noqa: E402
+from deeppool.processes.launcher import Launcher, LocalLauncher  # noqa: E402
+from deeppool.processes.rank_group import RankGroup, private_folder  # noqa: E402
+from deeppool.profiling.table import Profile  # noqa: E402
+from deeppool.records.measured_ways import MeasuredWay, MeasuredWays  # noqa: E402
+from deeppool.training.synthetic_task import SyntheticTask  # noqa: E402
+
 LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
 SLOW = {"vgg16": ((3, 32, 32), 64), "resnet50": ((3, 32, 32), 64)}
 PORT = 29872
@@ -47,7 +54,7 @@ NETWORK_SECONDS = 20.0
 
 def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
     """All ways, interleaved, on the ranks of a launcher."""
-    fewer = [2**power for power in range(plan.gpus.bit_length()) if 2**power < plan.gpus]
+    fewer = fewer_counts(plan.gpus)
     ways = ["ddp", *(f"ddp on {count}" for count in fewer), "plan", "unmonitored"]
     with private_folder() as folder, RankGroup(launcher) as group:
         serialization.write(plan, folder / "plan.json")
@@ -65,17 +72,16 @@ def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dic
 
 
 def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
-    """Quartiles over iterations, each as long as its slowest rank and with its update; and what was predicted."""
+    """All ways beside what was predicted, iterations as long as their slowest rank, updates included; and idle time."""
     seconds = {
-        way: [max(times) for times in zip(*(answer[way]["seconds"] for answer in answers), strict=True)]
+        way: tuple(max(times) for times in zip(*(answer[way]["seconds"] for answer in answers), strict=True))
         for way in answers[0]
         if way != "event"
     }
-    losses = {way: sum(answer[way]["losses"][-1] for answer in answers) for way in seconds}
+    unmonitored = seconds.pop("unmonitored")
     predicted = {f"ddp on {one.gpus}": one.seconds for one in plan.comparison.data_parallel}
-    predicted["ddp"] = predicted.pop(f"ddp on {plan.gpus}")
-    ddp = {way: quartiles(times) for way, times in seconds.items() if way.startswith("ddp")}
-    best = min(ddp, key=lambda way: statistics.fmean(seconds[way]))
+    predicted |= {"ddp": predicted[f"ddp on {plan.gpus}"], "plan": plan.iteration_time}
+    techniques = {"plan": "burst parallelism"}
     spans = [{"spans": answer["plan"]["spans"]} for answer in answers]
     idle = []
     for iteration, duration in enumerate(seconds["plan"]):
@@ -83,39 +89,32 @@ def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
         started = min(start for *_, start, _ in found)
         idle.append(1 - sum(end - max(start, started) for *_, start, end in found) / (plan.gpus * duration))
     return {
-        "model": plan.model,
+        "measured": MeasuredWays(
+            model=plan.model,
+            global_batch=plan.global_batch,
+            ranks=plan.gpus,
+            device_name=platform.processor() or platform.machine(),
+            ways=tuple(
+                MeasuredWay(way, times, plan.global_batch, technique=techniques.get(way, ""), predicted=predicted[way])
+                for way, times in seconds.items()
+            ),
+            repetitions=rounds,
+            late=0.0,
+            **made_now(),
+        ),
         "input_shape": plan.input_shape,
-        "global_batch": plan.global_batch,
-        "ranks": plan.gpus,
         "gpus_of_layers": [layer.gpu_count for layer in plan.layers],
-        "ddp": ddp,
-        "ddp_predicted": {way: predicted[way] for way in ddp},
-        "plan": quartiles(seconds["plan"]),
-        "plan_predicted": plan.iteration_time,
-        "gain": measured_gain(seconds[best], seconds["plan"], rounds),
-        "gain_predicted": min(predicted[way] for way in ddp) / plan.iteration_time,
         "update_predicted": plan.update_time,
         "sync_computing": plan.sync_computing,
         "idle": quartiles(idle),
         "idle_predicted": 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time),
-        "unmonitored": quartiles(seconds["unmonitored"]),
-        "last_losses": losses,
+        "unmonitored": quartiles(unmonitored),
+        "last_losses": {way: sum(answer[way]["losses"][-1] for answer in answers) for way in seconds},
     }
 
 
-def quartiles(values: list[float]) -> list[float]:
+def quartiles(values: Sequence[float]) -> list[float]:
     return statistics.quantiles(values, n=4)
-
-
-def measured_gain(ddp: list[float], plan: list[float], rounds: int) -> tuple[float, float | None]:
-    """DDP's mean time over the plan's, and half of its 95 % confidence interval, by rounds."""
-    size = len(plan) // rounds
-
-    def gain(without: range) -> float:
-        kept = [i for i in range(size * rounds) if i // size not in without]
-        return statistics.fmean(ddp[i] for i in kept) / statistics.fmean(plan[i] for i in kept)
-
-    return gain(range(0)), confidence_half_width(gain, rounds)
 
 
 def loopback(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
@@ -252,55 +251,21 @@ def main() -> None:
     rows = []
     for found in run(models, arguments):
         rows.append(found)
-        serialization.write_text(json.dumps(rows, indent=1), arguments.output)
+        serialization.write_text(json.dumps(rows, indent=1, default=serialization.to_json), arguments.output)
     print(threads_table(rows) if arguments.network == "threads" else table(rows))
 
 
 def table(rows: list[dict]) -> str:
-    """Medians (quartiles) in milliseconds, and how far predictions are from them."""
-    columns = (
-        *("model", "batch on ranks", "DDP on all, ms", "predicted", "DDP on fewer, ms", "predicted"),
-        *("plan, ms", "predicted", "fastest DDP / plan", "predicted", "sign", "cost of the spans", "idle", "predicted"),
-    )
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    """All ways of each model; and of the plan its predicted gain, what the spans cost, and idle time."""
+    lines = [measured_table("model", [(found["measured"].model, found["measured"]) for found in rows])]
     for found in rows:
-        gain, half_width = found["gain"]
-        cells = (
-            found["model"],
-            f"{found['global_batch']} on {found['ranks']}",
-            *against(found["ddp"]["ddp"], found["ddp_predicted"]["ddp"]),
-            *fewer_cells(found),
-            *against(found["plan"], found["plan_predicted"]),
-            f"{gain:.2f}{'' if half_width is None else f' ± {half_width:.2f}'}",
-            f"{found['gain_predicted']:.2f}",
-            sign(gain, half_width, found["gain_predicted"]),
-            f"{100 * (found['plan'][1] / found['unmonitored'][1] - 1):+.1f} %",
-            f"{100 * found['idle'][1]:.0f} %",
-            f"{100 * found['idle_predicted']:.0f} %",
+        plan, controls = found["measured"].way("plan"), found["measured"].controls("")
+        cost = plan.median / found["unmonitored"][1] - 1
+        lines.append(
+            f"{found['measured'].model}: predicted gain {min(way.predicted for way in controls) / plan.predicted:.2f}, "
+            f"cost of the spans {cost:+.1%}, idle {found['idle'][1]:.0%} ({found['idle_predicted']:.0%} predicted)"
         )
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def fewer_cells(found: dict) -> tuple[str, str]:
-    """DDP on the fewer ranks on which it is fastest."""
-    way = min((way for way in found["ddp"] if way != "ddp"), key=lambda way: found["ddp"][way][1])
-    measured, predicted = against(found["ddp"][way], found["ddp_predicted"][way])
-    return f"{measured} on {way.rpartition(' ')[2]}", predicted
-
-
-def against(measured: list[float], predicted: float) -> tuple[str, str]:
-    """Measured quartiles, and the prediction with its error."""
-    low, median, high = (1e3 * value for value in measured)
-    error = 1e3 * predicted / median - 1
-    return f"{median:.0f} ({low:.0f} … {high:.0f})", f"{1e3 * predicted:.0f} ({100 * error:+.0f} %)"
-
-
-def sign(gain: float, half_width: float | None, predicted: float) -> str:
-    """Whether the prediction says rightly which way is faster; unknown where the interval of the gain includes 1."""
-    if half_width is None or abs(gain - 1) <= half_width:
-        return "within noise"
-    return "right" if (gain > 1) == (predicted > 1) else "wrong"
 
 
 if __name__ == "__main__":

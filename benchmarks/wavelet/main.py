@@ -4,8 +4,8 @@
     python benchmarks/wavelet/main.py -o loopback.json --megabits 0    four processes over the loopback
 
 Computing is slept, in place of a GPU for each rank; weights, activations and gradients are really sent. For each ratio
-of computing to transfers, by turns: plain model parallelism, waves, and GPipe and 1F1B of torch.distributed.pipelining
-with as many micro-batches as there are waves.
+of computing to transfers, by turns: plain model parallelism, waves, GPipe and 1F1B of torch.distributed.pipelining with
+the best number of micro-batches, and, as if the model fitted on one rank, DDP with its best bucket and on fewer ranks.
 """
 
 import argparse
@@ -15,21 +15,23 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
 # The ranks import the model and the program beside this script, and the machines are those of another benchmark.
-PATHS = [str(HERE), str(HERE.parent / "crossover"), str(HERE.parent / "execution")]
+PATHS = [str(HERE), *(str(HERE.parent / name) for name in ("crossover", "execution", ""))]
 sys.path += PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
 
 from machines import machines  # noqa: E402
+from measured_table import measured_table  # noqa: E402
 from slept import WIDTH, job  # noqa: E402
 
 import deeppool as dp  # noqa: E402
 from deeppool.base import serialization  # noqa: E402
+from deeppool.device.environment import made_now  # noqa: E402
 from deeppool.execution.comparison.turns import Turns, joined_ranks  # noqa: E402
+from deeppool.execution.data_parallel.compared_methods import data_parallel_settings, fewer_counts  # noqa: E402
 from deeppool.interleaving.wavelet.step_time import (  # noqa: E402
     PartitionCosts,
     efficiency,
@@ -37,13 +39,27 @@ from deeppool.interleaving.wavelet.step_time import (  # noqa: E402
     waves_step_time,
 )
 from deeppool.processes.launcher import Launcher  # noqa: E402
-from deeppool.records.confidence_interval import format_ratio, median_ratio  # noqa: E402
-from deeppool.runs.technique_comparison.names import GPIPE, ONE_PARTITION, PIPELINE, ROTATING  # noqa: E402
+from deeppool.records.confidence_interval import format_with_interval  # noqa: E402
+from deeppool.records.measured_ways import MeasuredWay, MeasuredWays  # noqa: E402
+from deeppool.runs.technique_comparison.compare import micro_batches  # noqa: E402
+from deeppool.runs.technique_comparison.names import (  # noqa: E402
+    FEWER,
+    GPIPE,
+    NOTES,
+    ONE_PARTITION,
+    PIPELINE,
+    PIPELINES,
+    ROTATING,
+    TECHNIQUES,
+    TUNED_DDP,
+)
 from deeppool.training.training_job import save_job  # noqa: E402
 
 RANKS = 4
 RATIOS = (0.5, 1.0, 2.0, 5.0, 10.0)
-WAYS = (ONE_PARTITION, ROTATING, GPIPE, PIPELINE)
+WAYS = (ONE_PARTITION, ROTATING, GPIPE, PIPELINE, TUNED_DDP, FEWER)
+BUCKETS = (1, 4, 8)
+"""Of DDP in a backward."""
 PROGRAM = "partitions_rank"
 
 
@@ -86,17 +102,28 @@ def medians(repetitions: list[list[float]]) -> list[float]:
     return [statistics.median(each) for each in zip(*repetitions, strict=True)]
 
 
-def measure(seconds: float, launcher: Launcher | None, arguments: argparse.Namespace) -> dict:
-    with ranks_of(seconds, launcher, arguments) as turns:
+def settings(way: str, arguments: argparse.Namespace) -> list[dict]:
+    """What is tried of a way before it is measured."""
+    batch = RANKS * arguments.samples
+    if way in PIPELINES:
+        return [{"micro_batches": parts} for parts in micro_batches(RANKS, batch)]
+    tried = [arguments.megabytes * 1e6 / buckets for buckets in BUCKETS]
+    return data_parallel_settings(fewer_counts(RANKS) if way == FEWER else [RANKS], tried)
+
+
+def measure(seconds: float, launcher: Launcher | None, arguments: argparse.Namespace) -> tuple[MeasuredWays, float]:
+    """All ways, and the speed-up of waves over one of them by formula, in times the ranks."""
+    batch, made = RANKS * arguments.samples, {}
+    with ranks_of(seconds / arguments.samples, launcher, arguments) as turns:
         for way in WAYS:
-            turns.prepare(way, warm_up=1)
+            made[way] = turns.fastest(way, [{"warm_up": 1, **each} for each in settings(way, arguments)], 2)
+            turns.prepare(way, **made[way])
         links, forwards, backwards = [], [], []
         for _ in turns.repeat(WAYS, arguments.rounds, arguments.repetitions):
             links.append(transfers(turns, arguments))
             answers = turns.rounds[ROTATING][-1].answers
             forwards.append(computing(answers, "forward"))
             backwards.append(computing(answers, "backward"))
-        rounds = {way: turns.seconds(way) for way in WAYS}
     link = {what: statistics.median(each[what] for each in links) for what in links[0]}
     costs = [
         PartitionCosts(
@@ -104,34 +131,38 @@ def measure(seconds: float, launcher: Launcher | None, arguments: argparse.Names
         )
         for part, (forward, backward) in enumerate(zip(medians(forwards), medians(backwards), strict=True))
     ]
-    return {
-        "ratio": sum(each.forward + each.backward for each in costs) / of_step(link),
-        "slept": seconds,
-        "repetitions": arguments.repetitions,
-        "costs": [asdict(each) for each in costs],
-        "seconds": rounds,
-        "predicted": {ONE_PARTITION: vanilla_step_time(costs), ROTATING: waves_step_time(costs)},
-        "efficiency": efficiency(costs),
-    }
-
-
-def table(found: list[dict]) -> str:
-    lines = [
-        "| computing / transfers | vanilla, ms | waves, ms | formula | speed-up / N | formula | of formula | GPipe, ms "
-        "| 1F1B, ms | waves over 1F1B |",
-        "|---" * 10 + "|",
-    ]
-    for each in sorted(found, key=lambda one: one["ratio"]):
-        rounds = each["seconds"]
-        ms = {way: f"{1e3 * statistics.median(times):.0f}" for way, times in rounds.items()}
-        share, half = median_ratio(rounds[ONE_PARTITION], rounds[ROTATING], each["repetitions"])
-        of = each["efficiency"]
-        lines.append(
-            f"| {each['ratio']:.2f} | {ms[ONE_PARTITION]} | {ms[ROTATING]} | {1e3 * each['predicted'][ROTATING]:.0f} "
-            f"| **{format_ratio(share, half)}** | {of:.2f} | **{format_ratio(share / of, half and half / of)}** "
-            f"| {ms[GPIPE]} | {ms[PIPELINE]} "
-            f"| {format_ratio(*median_ratio(rounds[PIPELINE], rounds[ROTATING], each['repetitions']))} |"
+    predicted = {ONE_PARTITION: vanilla_step_time(costs), ROTATING: waves_step_time(costs)}
+    ratio = sum(each.forward + each.backward for each in costs) / of_step(link)
+    ways = [
+        MeasuredWay(
+            way,
+            turns.seconds(way),
+            batch // RANKS if way == ONE_PARTITION else batch,
+            note=NOTES.get(way, "").format(ranks=RANKS, **made[way]),
+            technique=TECHNIQUES.get(way, ""),
+            predicted=predicted.get(way),
         )
+        for way in WAYS
+    ]
+    measured = MeasuredWays(
+        model=f"computing / transfers {ratio:.2f}",
+        global_batch=batch,
+        ranks=RANKS,
+        device_name=turns.device_name,
+        ways=tuple(ways),
+        repetitions=arguments.repetitions,
+        late=0.0,
+        **made_now(),
+    )
+    return measured, efficiency(costs)
+
+
+def table(found: list[tuple[MeasuredWays, float]]) -> str:
+    """All ways, and the speed-up of waves over one of them beside the formula, in times the ranks."""
+    lines = [measured_table("", [(record.model, record) for record, _ in found])]
+    for record, of in found:
+        shares = [gain and gain / RANKS for gain in record.gain(ROTATING, ONE_PARTITION)]
+        lines.append(f"{record.model}: {format_with_interval(*shares)} of N times one wave, by formula {of:.2f}")
     return "\n".join(lines)
 
 
@@ -140,7 +171,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of all measurements")
     parser.add_argument("--megabytes", type=float, default=2.0, help="of weights, in all partitions")
     parser.add_argument("--megabits", type=float, default=200.0, help="per second and direction; 0: over the loopback")
-    parser.add_argument("--samples", type=int, default=16, help="of a batch, and of a micro-batch")
+    parser.add_argument("--samples", type=int, default=16, help="of a rank in a step of waves")
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, help="computing of a batch / transfers")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2, help="of each way in a repetition")
@@ -155,7 +186,7 @@ def main() -> None:
         for ratio in arguments.ratios:
             found.append(measure(ratio * seconds, launcher, arguments))
             print(table(found[-1:]), file=sys.stderr)
-            arguments.output.write_text(json.dumps(found, indent=1))
+            arguments.output.write_text(json.dumps(found, indent=1, default=serialization.to_json))
     print(table(found))
 
 

@@ -14,12 +14,13 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
-SERVERS, SHARDED, HOROVOD, DDP, TUNED_DDP, DEAR, CARAMEL = (
+SERVERS, SHARDED, HOROVOD, DDP, TUNED_DDP, FEWER, DEAR, CARAMEL = (
     "parameter server",
     "sharded servers",
     "Horovod",
     "DDP",
     "DDP, best bucket",
+    "DDP on fewer ranks",
     "DeAR, best bucket",
     "Caramel",
 )

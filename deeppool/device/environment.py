@@ -1,5 +1,6 @@
 """Description of this machine: versions, GPUs and mechanisms for sharing a device; ``deeppool env`` prints it."""
 
+import datetime
 import platform
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ def package_versions(*names: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def made_now() -> dict[str, Any]:
+    """Returns the ``date`` and the ``versions`` of a record that is made now."""
+    now = datetime.datetime.now().isoformat(timespec="seconds")
+    return {"date": now, "versions": package_versions("deeppool", "torch")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 from deeppool.interleaving.crossover.comparison_record import (
+    APART,
     CROSSOVER,
     DATA_PARALLEL,
     SEQUENTIAL,
@@ -23,11 +24,13 @@ from deeppool.interleaving.crossover.round_time import (
     sequential_round_time,
 )
 
-_COLOURS = {SEQUENTIAL: theme.BLUE, DATA_PARALLEL: theme.VERMILLION, SHIFTED: theme.GREEN}
+_COLOURS = {SEQUENTIAL: theme.BLUE, DATA_PARALLEL: theme.VERMILLION, APART: theme.ORANGE, SHIFTED: theme.GREEN}
 _FORMULAS: dict[str, Callable[[Sequence[JobCosts]], float]] = {
     SEQUENTIAL: sequential_round_time,
     DATA_PARALLEL: data_parallel_round_time,
+    APART: lambda pair: 2 * max(job.compute for job in pair),
 }
+"""Of two jobs; apart: on two ranks."""
 _POINTS = 200
 
 
@@ -44,14 +47,16 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     """
     if not comparisons:
         raise InvalidValueError("crossover_gain draws one comparison or more (make them with dp.compare_orders)")
-    orders = [times.order for times in comparisons[0].orders if times.order != CROSSOVER]
-    ratios = [_ratio(one) for one in comparisons]
+    first = comparisons[0]
+    orders = [way.name for way in first.ways if way.name != CROSSOVER]
+    ratios = [one.ratio for one in comparisons]
     lines = [_line(order, min(ratios), max(ratios)) for order in orders if order in _FORMULAS]
+    if APART in orders and first.ranks == len(first.jobs) == 2:
+        lines.append(_line(APART, min(ratios), max(ratios)))
     figure = go.Figure([*lines, *(_marks(order, comparisons, ratios) for order in orders)])
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
     figure.update_xaxes(title_text="communication / computing (log)", type="log", tickformat=",.4~r")
     figure.update_yaxes(title_text="time of a round / crossover's", rangemode="tozero")
-    first = comparisons[0]
     return theme.apply_theme(
         figure,
         title="Gain of jobs that cross over",
@@ -63,18 +68,14 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     )
 
 
-def _ratio(one: CrossoverComparison) -> float:
-    return sum(job.communication for job in one.jobs) / sum(job.compute for job in one.jobs)
-
-
 def _marks(order: str, comparisons: Sequence[CrossoverComparison], ratios: Sequence[float]) -> go.Scatter:
-    gains = [one.gain(order) for one in comparisons]
+    gains = [one.gain(CROSSOVER, order) for one in comparisons]
     return go.Scatter(
         name=f"over {order}",
         mode="markers",
         x=list(ratios),
-        y=[gain for gain, _ in gains],
-        error_y={"array": [half_width or 0.0 for _, half_width in gains], "thickness": 1.2},
+        y=[gain for gain, _, _ in gains],
+        error_y=theme.interval_bars(gains),
         marker={"color": _COLOURS[order], "size": 9},
         hovertemplate=f"{order}: %{{y:.2f}} times the crossover<br>ratio %{{x:.2f}}, measured<extra></extra>",
     )

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from deeppool.base.timeline import SpanKind
 from deeppool.figures.formatting import wrap_lines
+from deeppool.records.confidence_interval import Interval
 
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 """Span kinds in the order of legends."""
@@ -156,6 +157,12 @@ def theme_layout(
         # From which deeppool.figures.page_width wraps it for a narrow page.
         "meta": {"subtitle": unwrapped} if unwrapped != subtitle else {},
     }
+
+
+def interval_bars(gains: Iterable[Interval]) -> dict[str, object]:
+    """Returns error bars of ratios; none where one repetition has no interval."""
+    ends = [(0.0, 0.0) if low is None or high is None else (ratio - low, high - ratio) for ratio, low, high in gains]
+    return {"array": [above for _, above in ends], "arrayminus": [below for below, _ in ends], "thickness": 1.2}
 
 
 def named_rows(names: Sequence[str], step: int = 1) -> dict[str, object]:

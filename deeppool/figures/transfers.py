@@ -33,16 +33,15 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
     else:
         rows, subtitle = _predicted(compared), _predicted_subtitle(compared)
         ranks = format_count(compared.cluster.gpus, "GPU")
-    unit = time_unit(max(max(row.iteration, row.transfers, row.slowest) for row in rows))
-    computing = compared.compute_time
+    unit = time_unit(max(max(row.iteration, row.transfers or 0.0, row.slowest) for row in rows))
     figure = go.Figure(
         [
-            _bars("computing", theme.BLUE, rows, [min(computing, row.iteration) for row in rows], unit),
+            _bars("computing", theme.BLUE, rows, [min(row.computing, row.iteration) for row in rows], unit),
             _bars(
                 "waiting for transfers",
                 theme.ORANGE,
                 rows,
-                [max(0.0, row.iteration - computing) for row in rows],
+                [max(0.0, row.iteration - row.computing) for row in rows],
                 unit,
                 spread=True,
             ),
@@ -67,7 +66,8 @@ def transfers(compared: TransferComparison | MeasuredTransfers, *, dark: bool = 
 class _Row:
     method: str
     iteration: float
-    transfers: float
+    computing: float
+    transfers: float | None
     told: str
     """Text of a hover."""
     predicted: float | None = None
@@ -80,6 +80,7 @@ def _predicted(compared: TransferComparison) -> list[_Row]:
         _Row(
             each.method,
             each.plan.iteration_time,
+            compared.compute_time,
             each.plan.transfer_time,
             f"{format_seconds(each.plan.iteration_time)} an iteration, utilisation {each.plan.utilisation:.0%}, "
             f"{each.plan.hidden_share:.0%} of {len(each.plan.transfers)} transfers' time hidden, predicted",
@@ -91,17 +92,18 @@ def _predicted(compared: TransferComparison) -> list[_Row]:
 def _measured(compared: MeasuredTransfers) -> list[_Row]:
     return [
         _Row(
-            each.method,
+            each.name,
             each.median,
+            # What fewer ranks wait for was not measured.
+            each.median if each.transfers_alone is None else compared.compute_time,
             each.transfers_alone,
             f"{format_seconds(each.median)} an iteration ({format_seconds(min(each.seconds))} to "
-            f"{format_seconds(max(each.seconds))}), {compared.hidden_share(each.method):.0%} of transfers hidden, "
-            "measured",
-            None if each.plan is None else each.plan.iteration_time,
+            f"{format_seconds(max(each.seconds))}), measured{compared.about(each)}",
+            each.predicted,
             min(each.seconds),
             max(each.seconds),
         )
-        for each in compared.methods
+        for each in compared.ways
     ]
 
 

@@ -6,14 +6,15 @@ from deeppool.advice.record import Advice
 from deeppool.base.arguments import typed
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
-from deeppool.records.confidence_interval import format_ratio
 from deeppool.records.measured_ways import MeasuredWays
 from deeppool.units import format_count, format_seconds
 
 
 @typed
 def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = False) -> go.Figure:
-    """Draws samples per second over those of the baseline, with 95 % intervals.
+    """Draws samples per second over those of the fastest control, with 95 % intervals.
+
+    A technique has to beat what changes the training as it does, too; every bar says which control it is compared with.
 
     Args:
         record: by :func:`deeppool.compare_techniques`.
@@ -23,26 +24,21 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
     Raises:
         InvalidValueError: something else.
     """
-    rows = record.ways[1:] or record.ways
-    gains = [record.gain(way.name) for way in rows]
+    rows = record.ways
+    gains = [record.standing(way.name) for way in rows]
     labels = [escape(way.name) for way in rows]
     figure = go.Figure(
         go.Bar(
             orientation="h",
             name="measured",
             y=labels,
-            x=[gain for gain, _ in gains],
-            error_x={
-                "array": [half_width or 0.0 for _, half_width in gains],
-                # A ratio of speeds is not below zero, however wide its interval.
-                "arrayminus": [min(gain, half_width or 0.0) for gain, half_width in gains],
-                "thickness": 1.2,
-            },
+            x=[gain for (gain, _, _), _ in gains],
+            error_x=theme.interval_bars([gain for gain, _ in gains]),
             marker_color=theme.BLUE,
             hovertext=[
-                f"{format_ratio(*gain)} times, {format_seconds(way.median)} a round of {way.samples} samples"
+                f"{escape(words)}<br>{format_seconds(record.round_time(way))} a round of {way.samples} samples"
                 + (f"<br>{escape(way.note)}" if way.note else "")
-                for way, gain in zip(rows, gains, strict=True)
+                for way, (_, words) in zip(rows, gains, strict=True)
             ],
             hoverinfo="text",
         )
@@ -59,7 +55,7 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
             hovertemplate="%{y}, predicted: %{x:.2f}<extra></extra>",
         )
     figure.add_vline(x=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
-    figure.update_xaxes(title_text=f"samples per second / those of {escape(record.ways[0].name)}", rangemode="tozero")
+    figure.update_xaxes(title_text="samples per second / those of the fastest control", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
     late = f", one rank {format_seconds(record.late)} late" if record.late else ""
     return theme.apply_theme(

@@ -1,21 +1,21 @@
-"""95 % confidence interval of an estimate over rounds, by the block jackknife (Tukey, 1958).
+"""95 % confidence intervals of estimates over rounds.
 
 Successive iterations are autocorrelated on a shared machine, and so are short rounds: their number overstates the
-precision of a mean. The interval comes from how much the estimate depends on each block of rounds. It does not cover
-the variation between two starts of the same run.
+precision of a mean. The interval comes from how much the estimate depends on each block of rounds, by the block
+jackknife (Tukey, 1958); that of ways measured by turns, from their ratios in each repetition. It does not cover the
+variation between two starts of the same run.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, median
+from functools import cache
+from statistics import fmean, median, stdev
 
 from deeppool.errors import InvalidValueError
 
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""Half width of a 95 % interval in standard errors: Student's t, from 1 degree of freedom."""
-_NORMAL = 2.0
-"""Half width of a 95 % interval in standard errors for more degrees of freedom, accurate to 6 %."""
+TAIL = 0.025
+"""Probability of either side beyond an interval of 95 %."""
 MOST_REPETITIONS = 100_000
 
 
@@ -40,8 +40,29 @@ def confidence_half_width(without: Callable[[range], float | None], rounds: int,
         return None
     middle = fmean(known)
     error = math.sqrt((blocks - 1) / blocks * sum((estimate - middle) ** 2 for estimate in known))
-    freedom = blocks - 1
-    return error * (_STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL)
+    return error * student_quantile(blocks - 1)
+
+
+@cache
+def student_quantile(freedom: int, tail: float = TAIL) -> float:
+    """Returns what Student's t exceeds with a probability, by the finite series of Abramowitz and Stegun (26.7.3).
+
+    Args:
+        freedom: degrees of freedom; beyond 1000 the quantile changes by less than 0.1 %.
+        tail: the probability, below a half.
+    """
+    freedom = min(freedom, 1000)
+    odd, low, high = freedom % 2, 0.0, 1e6
+    for _ in range(100):
+        quantile = (low + high) / 2
+        angle = math.atan(quantile / math.sqrt(freedom))
+        term, total = math.cos(angle) if odd else 1.0, 0.0
+        for number in range(2 + odd, freedom + 1, 2):
+            total += term
+            term *= math.cos(angle) ** 2 * (number - 1) / number
+        inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+        low, high = (quantile, high) if inside < 1 - 2 * tail else (low, quantile)
+    return high
 
 
 def check_repetitions(repetitions: int) -> None:
@@ -61,28 +82,49 @@ def check_rounds(rounds: Mapping[str, Sequence[float]], repetitions: int) -> Non
             )
 
 
-def median_ratio(over: Sequence[float], ours: Sequence[float], repetitions: int) -> tuple[float, float | None]:
-    """Returns the ratio of two medians, and half the width of its 95 % confidence interval.
+Interval = tuple[float, float | None, float | None]
+"""A ratio, and the ends of its confidence interval; None: one repetition has none."""
+
+
+def typical_time(times: Sequence[float], repetitions: int) -> float:
+    """Returns the geometric mean of the medians of all repetitions, of which ratios are made."""
+    return math.exp(fmean(_logarithms(times, repetitions)))
+
+
+def _logarithms(times: Sequence[float], repetitions: int) -> list[float]:
+    size = len(times) // repetitions
+    return [math.log(median(times[start : start + size])) for start in range(0, len(times), size)]
+
+
+def paired_ratio(
+    over: Sequence[float], ours: Sequence[float], repetitions: int, below: float = TAIL, above: float = TAIL
+) -> Interval:
+    """Returns the ratio of the times of two ways, with its confidence interval by Student's t.
+
+    The ratio is the geometric mean over repetitions of the ratio of both medians in each, so what changes between
+    repetitions cancels. The interval is that of the mean of the logarithms.
 
     Args:
         over: times, as many from each repetition.
         ours: times that they are divided by, measured by turns with the others.
         repetitions: number of repetitions; the interval needs two.
+        below: probability that the true ratio is below the interval.
+        above: probability that it is above.
     """
+    both = zip(_logarithms(over, repetitions), _logarithms(ours, repetitions), strict=True)
+    found = [more - less for more, less in both]
+    middle = fmean(found)
+    if repetitions < 2:
+        return math.exp(middle), None, None
+    error = stdev(found) / math.sqrt(repetitions)
+    # Numbers stay finite, however far apart the times are.
+    low, high = (min(error * student_quantile(repetitions - 1, tail), 100.0) for tail in (below, above))
+    return math.exp(middle), math.exp(middle - low), math.exp(middle + high)
 
-    def kept(values: Sequence[float], without: range) -> float:
-        size = max(1, len(values) // repetitions)
-        return median(value for place, value in enumerate(values) if place // size not in without)
 
-    def ratio(without: range) -> float:
-        return kept(over, without) / kept(ours, without)
-
-    return ratio(range(0)), confidence_half_width(ratio, repetitions)
-
-
-def format_ratio(ratio: float, half_width: float | None) -> str:
-    """Formats a ratio and its half width: ``1.21 ± 0.06``."""
-    return f"{ratio:.2f}{'' if half_width is None else f' ± {half_width:.2f}'}"
+def format_with_interval(ratio: float, low: float | None, high: float | None) -> str:
+    """Formats a ratio and its interval: ``1.21 (1.15 … 1.29)``."""
+    return f"{ratio:.2f}" + ("" if low is None else f" ({low:.2f} … {high:.2f})")
 
 
 def format_interval(half_width: float | None) -> str:

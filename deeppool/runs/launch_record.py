@@ -1,6 +1,5 @@
 """Builds the record of a measured run from the results of its conditions."""
 
-import datetime
 import math
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from deeppool.collocation.background_jobs import BackgroundJobs
 from deeppool.collocation.background_placement import BackgroundSetup
 from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import harvest_margin, last_measured, slowdown_margin
-from deeppool.device.environment import package_versions
+from deeppool.device.environment import made_now
 from deeppool.device.kinds import find_kind
 from deeppool.execution.measurements import governor_results, stage_times
 from deeppool.execution.stages import stages_of
@@ -68,8 +67,7 @@ def build_run_record(
         timeline=measured.typical.timeline(plan),
         plan_timeline=simulate(plan).timeline,
         notes=_notes(plan.gpus, processes.cores, changes=len(bounds) - 1),
-        date=datetime.datetime.now().isoformat(timespec="seconds"),
-        versions=package_versions("deeppool", "torch"),
+        **made_now(),
         sharing=None if sharing is None else replace(sharing, max_slowdown=measured.bound),
         bounds=()
         if setup is None or len(bounds) == 1

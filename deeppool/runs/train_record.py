@@ -1,12 +1,11 @@
 """Builds the record of a training from its progress."""
 
-import datetime
 import statistics
 from dataclasses import replace
 
 from deeppool.base.serialization import from_json
 from deeppool.base.sharing import Sharing
-from deeppool.device.environment import package_versions
+from deeppool.device.environment import made_now
 from deeppool.execution.measurements import governor_results, stage_times
 from deeppool.execution.stages import stages_of
 from deeppool.planning.plan import Plan
@@ -48,8 +47,7 @@ def build_training_record(
         switched=progress.switched,
         timeline=timeline,
         governors=governor_results(sharing, progress.last),
-        date=datetime.datetime.now().isoformat(timespec="seconds"),
-        versions=package_versions("deeppool", "torch"),
+        **made_now(),
         transfers=None if transfers is None else from_json(transfers, TransferPlan, "the plan of transfers"),
         compute_times=compute_times(progress.computing),
         attempts=tuple(progress.attempts),

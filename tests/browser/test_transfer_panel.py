@@ -32,7 +32,7 @@ def test_a_comparison_is_launched_its_record_drawn_and_it_is_stopped_by_keyboard
 
     # Measuring the network takes 20 s before there is a record: one from a file stands in for the first repetition.
     notebook.value(f"panel._measured(dp.load({str(RECORD)!r}))")
-    methods = notebook.value("[each.method for each in panel.record.methods]")
+    methods = notebook.value("[each.name for each in panel.record.ways]")
     drawn = notebook.figure(panel)
     assert drawn.trace("computing")["y"] == methods
     assert set(methods) <= set(drawn.letters)

@@ -4,9 +4,10 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.crossover.comparison_record import CrossoverComparison, OrderTimes
+from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
 from deeppool.interleaving.crossover.record import CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts
+from deeppool.records.measured_ways import MeasuredWay
 
 SPANS = (
     CrossoverSpan(0, "a <b>", "compute", 0, 0.0, 0.1),
@@ -20,10 +21,11 @@ SPANS = (
 def comparison(ratio: float = 1.0, spans: tuple[CrossoverSpan, ...] = SPANS) -> CrossoverComparison:
     return CrossoverComparison(
         jobs=(JobCosts("a <b>", 1.0, ratio), JobCosts("c", 1.0, ratio)),
-        orders=(
-            OrderTimes("crossover", (2.0, 2.2, 2.0, 2.2), 2.0),
-            OrderTimes("one after the other", (4.0, 4.4, 4.0, 4.4), 4.0),
-            OrderTimes("shifted", (3.0, 3.3, 3.0, 3.3), None),
+        ways=(
+            MeasuredWay("crossover", (2.0, 2.2, 2.0, 2.2), 8, technique="crossover", predicted=2.0),
+            MeasuredWay("one after the other", (4.0, 4.4, 4.0, 4.4), 8, predicted=4.0),
+            MeasuredWay("ranks of their own", (1.0, 1.1, 1.0, 1.1), 8, predicted=2.0),
+            MeasuredWay("shifted", (3.0, 3.3, 3.0, 3.3), 8),
         ),
         ranks=2,
         device_name="made by hand",
@@ -55,10 +57,13 @@ def test_every_span_is_a_bar_in_the_row_of_its_rank() -> None:
 def test_gains_stand_at_their_ratio_beside_the_formula() -> None:
     figure = figures.crossover_gain([comparison(0.5), comparison(2.0)])
     traces = {trace.name: trace for trace in figure.data}
-    assert set(traces) == {"over one after the other, formula", "over one after the other", "over shifted"}
+    orders = ("one after the other", "ranks of their own", "shifted")
+    assert set(traces) == {f"over {order}" for order in orders} | {f"over {order}, formula" for order in orders[:2]}
     assert traces["over one after the other"].x == (0.5, 2.0)
     assert traces["over one after the other"].y == pytest.approx((2.0, 2.0))
     assert traces["over shifted"].y == pytest.approx((1.5, 1.5))
+    # On a rank of its own a job computes twice as long: the crossover takes no less, with any communication.
+    assert max(traces["over ranks of their own, formula"].y) == pytest.approx(1.0)
     formula = traces["over one after the other, formula"]
     assert max(formula.y) == pytest.approx(2.0, rel=0.01)
     assert min(formula.y) >= 1.0
@@ -68,8 +73,12 @@ def test_gains_stand_at_their_ratio_beside_the_formula() -> None:
 
 def test_a_comparison_prints_what_it_measured() -> None:
     text = str(comparison())
-    assert "crossover: 2.1 s a round, formula 2 s" in text
-    assert "one after the other: 4.2 s a round, formula 4 s; 2.00 ± 0.00 times the crossover" in text
-    assert "shifted: 3.15 s a round; 1.50" in text
+    assert "communication / computing 1.00" in text
+    assert (
+        "crossover                 2.1 s a round of 8 samples, predicted 2 s: 3.81 samples/s, 0.50 (0.50 … 0.50)"
+        in text
+    )
+    assert "times the samples per second of ranks of their own, the fastest of 3 controls, a loss" in text
+    assert "0.25 (0.25 … 0.25) times ranks of their own" in text
     with pytest.raises(InvalidValueError, match="'data parallel' was not measured"):
-        comparison().times("data parallel")
+        comparison().way("data parallel")

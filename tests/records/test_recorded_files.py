@@ -50,9 +50,9 @@ FIGURES: dict[str, dict[str, Any]] = {
     "critical-batch": {"least_steps": 10_000, "critical_batch": 2048},
     "crossover": {"jobs.0.name": "Sequential", "jobs.0.updates": 3, "jobs.1.losses.2": 1.4793426394462585},
     "crossover-comparison": {
-        "orders.0.order": "crossover",
-        "orders.0.predicted": 0.0031922770003802725,
-        "orders.0.seconds.0": 0.0036784779986192007,
+        "ways.0.name": "crossover",
+        "ways.0.predicted": 0.0031922770003802725,
+        "ways.0.seconds.0": 0.0036784779986192007,
     },
     "diff": {
         "request.0.after": 1.1,
@@ -89,10 +89,10 @@ FIGURES: dict[str, dict[str, Any]] = {
     "measured-transfers": {
         "compute.0": 0.00031574100012221606,
         "cluster.measured.ranks": 2,
-        "methods.0.bucket": 26_214_400.0,
-        "methods.0.plan": None,
-        "methods.1.seconds.0": 0.001773124999999709,
-        "methods.1.plan.transfers.0.gradients": ("2.bias", "2.weight", "0.bias", "0.weight"),
+        "ways.0.bucket": 26_214_400.0,
+        "ways.0.plan": None,
+        "ways.1.seconds.0": 0.001773124999999709,
+        "ways.1.plan.transfers.0.gradients": ("2.bias", "2.weight", "0.bias", "0.weight"),
     },
     "night": {"preset": "quick", "outcomes.0.state": "done", "outcomes.0.observations.0.value": 1.5},
     "pairing": {"groups.0.1.compute": 0.0016705190000720904, "memory": 8e9, "refused": ()},

@@ -1,5 +1,6 @@
 """Techniques on one workload: measured on real ranks, and what the record and the verdicts derive from figures."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import deeppool as dp
 from deeppool import figures
 from deeppool.advice.record import Advice, Finding
-from deeppool.advice.verdict import verdicts
+from deeppool.advice.verdict import TechniqueVerdict, verdicts
 from deeppool.errors import InvalidValueError
 from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
 from deeppool.runs.technique_comparison import names
@@ -23,8 +24,8 @@ def measured(**changes) -> MeasuredWays:
         MeasuredWay("DDP, best bucket", (1.0, 1.0, 1.1, 1.1), 8),
         MeasuredWay("<fast>", (0.5, 0.5, 0.55, 0.55), 8, technique="ordered transfers"),
         MeasuredWay("slow", (2.0, 2.0, 2.1, 2.1), 8, technique="partial all-reduces"),
-        MeasuredWay("twice", (1.2, 1.2, 1.4, 1.4), 16),
-        MeasuredWay("two", (0.9, 0.9, 1.0, 1.0), 8, technique="two waves", controls=("twice",)),
+        MeasuredWay("twice", (1.2, 1.2, 1.3, 1.3), 16, control_of="two waves"),
+        MeasuredWay("two", (0.9, 0.9, 1.0, 1.0), 8, technique="two waves"),
     )
     record = MeasuredWays(
         model="m", global_batch=8, ranks=2, device_name="by hand", ways=ways, repetitions=2, late=0.0,
@@ -41,12 +42,15 @@ def predicted() -> Advice:
 
 def test_gains_are_in_samples_per_second_and_a_way_has_the_faster_one_of_two_rivals() -> None:
     record = measured()
-    assert record.gain("<fast>") == (pytest.approx(2.0), pytest.approx(0.0))
-    ratio, half_width = record.gain("twice")
-    # 16 samples in 1.3 s, 8 in 1.05 s; without one repetition 1.1 / 1.4, without the other 1.0 / 1.2.
-    assert ratio == pytest.approx(16 / 1.3 / (8 / 1.05))
-    assert half_width == pytest.approx(12.71 * 2 * abs(1.1 / 1.4 - 1.0 / 1.2) / 2)
-    assert replace(record, repetitions=1).gain("slow")[1] is None
+    assert record.gain("<fast>", "DDP, best bucket") == pytest.approx((2.0, 2.0, 2.0))
+    ratio, low, high = record.gain("twice", "DDP, best bucket")
+    # 16 samples in 1.2 s and in 1.3 s, 8 in 1.0 s and in 1.1 s: two logarithms, one degree of freedom.
+    found = [math.log(2 * 1.0 / 1.2), math.log(2 * 1.1 / 1.3)]
+    assert math.log(ratio) == pytest.approx(sum(found) / 2)
+    assert low is not None and high is not None
+    expected = 12.706205 * abs(found[0] - found[1]) / 2
+    assert (math.log(ratio / low), math.log(high / ratio)) == pytest.approx((expected, expected))
+    assert replace(record, repetitions=1).gain("slow", "twice")[1:] == (None, None)
     with pytest.raises(InvalidValueError, match="'DeAR' was not measured"):
         record.way("DeAR")
     assert "slow" in str(record) and "2.05 s a round of 8 samples" in str(record)
@@ -59,28 +63,38 @@ def test_a_verdict_says_what_was_measured_and_what_is_unknown() -> None:
     assert found["ordered transfers"].verdict == "yes"
     assert (found["partial all-reduces"].verdict, found["partial all-reduces"].predicted) == ("no", None)
     assert "a loss" in found["partial all-reduces"].why
-    # 8.4 samples/s are more than the baseline's 7.6, and fewer than the 12.3 of twice the batch.
+    # 8.4 samples/s are more than the 7.6 of DDP, and fewer than the 12.8 of twice the batch.
     assert found["two waves"].verdict == "no"
     assert "of twice" in found["two waves"].why
     assert found["crossover"].verdict == "unknown"
     assert found["crossover"].why.startswith("not measured here")
     assert str(found["crossover"]) == "crossover            unknown  predicted 1.10, not measured here; some reason"
     assert str(found["ordered transfers"]).endswith(
-        "predicted 1.20, measured 2.00 ± 0.00 times the samples per second of DDP, best bucket; some reason"
+        "predicted 1.20, measured 2.00 (2.00 … 2.00) times the samples per second of DDP, best bucket; some reason"
     )
     once = {one.technique: one.verdict for one in verdicts(advice, measured(repetitions=1))}
     assert once["ordered transfers"] == "unknown"
     assert {one.verdict for one in verdicts(advice)} == {"unknown"}
 
 
-def test_a_way_has_to_beat_one_rank_alone_where_that_is_the_faster_baseline() -> None:
+def test_a_technique_has_to_beat_every_control_and_needs_those_that_it_names() -> None:
     record = measured()
-    fast = replace(record.ways[1], controls=("one rank",))
-    alone = MeasuredWay("one rank", (0.4, 0.4, 0.45, 0.45), 8)
-    found = verdicts(predicted(), replace(record, ways=(record.ways[0], alone, fast)))
-    judged = next(one for one in found if one.technique == "ordered transfers")
-    assert judged.verdict == "no"
-    assert "times the samples per second of one rank" in judged.why
+    alone = MeasuredWay("DDP on fewer ranks", (0.4, 0.4, 0.44, 0.44), 8)
+
+    def judged(*ways: MeasuredWay) -> TechniqueVerdict:
+        found = verdicts(predicted(), replace(record, ways=ways))
+        return next(one for one in found if one.technique == "ordered transfers")
+
+    found = judged(record.ways[0], alone, record.ways[1])
+    assert found.verdict == "no"
+    assert "times the samples per second of DDP on fewer ranks, the fastest of 2 controls, a loss" in found.why
+    needs = replace(record.ways[1], controls=("DDP, best bucket", "DDP on fewer ranks"))
+    found = judged(record.ways[0], needs)
+    assert (found.verdict, found.low) == ("unknown", pytest.approx(2.0))
+    assert "; not measured beside it: DDP on fewer ranks" in found.why
+    assert judged(needs).measured is None
+    # A loss is one, whatever else was not measured.
+    assert judged(record.ways[0], replace(needs, seconds=(2.0, 2.0, 2.2, 2.2))).verdict == "no"
 
 
 def test_what_is_within_its_interval_shows_no_difference() -> None:
@@ -88,8 +102,8 @@ def test_what_is_within_its_interval_shows_no_difference() -> None:
     record = measured()
     record = replace(record, ways=(record.ways[0], noisy))
     found = next(one for one in verdicts(predicted(), record) if one.technique == "ordered transfers")
-    assert found.measured is not None and found.half_width is not None
-    assert found.measured > 1 > found.measured - found.half_width
+    assert found.measured is not None and found.low is not None
+    assert found.measured > 1 > found.low
     assert found.verdict == "unknown"
     assert "no difference shown" in found.why
 
@@ -107,7 +121,7 @@ def test_collocation_is_judged_by_the_sum_of_both_jobs_throughputs() -> None:
     found = judged(0.25, 0.5, 0.0625)
     assert found.verdict == "yes"
     assert found.measured == pytest.approx(0.8 + 0.5)
-    assert found.half_width == pytest.approx((0.04**2 + 0.03**2) ** 0.5)
+    assert found.high == pytest.approx(1.3 + (0.04**2 + 0.03**2) ** 0.5)
     assert "0.80 of the plan alone" in found.why
     # A plan that is half as fast as the baseline.
     slow = MeasuredWay("plan", (2.0, 2.0, 2.2, 2.2), 8, technique="burst parallelism")
@@ -124,9 +138,11 @@ def test_gains_are_drawn_beside_predictions() -> None:
     record = measured()
     advice = predicted()
     bars, marks = figures.ways(record, advice).data
-    assert list(bars.y) == ["&lt;fast&gt;", "slow", "twice", "two"]
-    assert bars.x[0] == pytest.approx(2.0)
-    assert marks.x == (1.2, None, None, 1.3)
+    assert list(bars.y) == ["DDP, best bucket", "&lt;fast&gt;", "slow", "twice", "two"]
+    assert bars.x[:2] == pytest.approx((1.0, 2.0))
+    # Over one of twice the batch, not over DDP.
+    assert bars.x[4] < 1
+    assert marks.x == (None, 1.2, None, None, 1.3)
     assert len(figures.of(record).data) == 1
     with pytest.raises(InvalidValueError, match="record must be a MeasuredWays, got 'record'"):
         figures.ways("record")
@@ -150,8 +166,9 @@ def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     so_far: list[MeasuredWays] = []
     ways = [
         "DDP",
-        "one rank",
+        "DDP on fewer ranks",
         "majority",
+        "two jobs apart",
         "crossover",
         "two waves",
         "rotating partitions",
@@ -159,20 +176,21 @@ def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
         "GPipe pipeline",
     ]
     found = dp.compare_techniques(
-        make_job(), global_batch=8, ways=ways, repetitions=2, rounds=2, late=0.01, on_record=so_far.append
+        make_job(), global_batch=8, ways=ways, repetitions=2, rounds=2, late=0.01, buckets=[], on_record=so_far.append
     )
     assert [way.name for way in found.ways] == ways
     assert [one.repetitions for one in so_far] == [1, 2]
     # Rounds without an order have one mean of each repetition.
-    assert [len(way.seconds) for way in found.ways] == [4, 4, 2, 4, 4, 4, 4, 4]
+    assert [len(way.seconds) for way in found.ways] == [4, 4, 2, 4, 4, 4, 4, 4, 4]
     # One rank is late in each step, so whoever waits for it takes as long.
     assert min(found.way("DDP").seconds) > 0.01
-    assert [way.samples for way in found.ways] == [8, 8, 8, 16, 8, 8, 8, 8]
-    assert [way.controls for way in found.ways[:3]] == [(), (), ("one rank",)]
-    assert found.way("two waves").controls == ("one rank", "DDP, twice the batch")
-    alone = found.way("one rank").timeline
-    assert alone is not None
-    assert {span.gpu for span in alone.spans if span.kind in ("forward", "backward")} == {0}
+    assert [way.samples for way in found.ways] == [8, 8, 8, 16, 16, 8, 8, 8, 8]
+    assert {way.name: way.control_of for way in found.ways if way.control_of} == {"two jobs apart": "crossover"}
+    assert found.way("DDP on fewer ranks").note == "on 1 of 2 ranks"
+    assert found.way("two jobs apart").note == "two jobs, each on 1 of 2 ranks"
+    lead = found.lead("majority")
+    assert lead is not None and (lead.controls, lead.missing) == (4, ("DDP, best bucket",))
+    assert found.way("two waves").controls == ("DDP, best bucket", "DDP on fewer ranks", "DDP, twice the batch")
     waves, partitions = found.way("two waves").timeline, found.way("rotating partitions").timeline
     assert waves is not None and partitions is not None
     assert {span.gpu % 2 for span in waves.spans if span.kind in ("forward", "backward")} == {0, 1}

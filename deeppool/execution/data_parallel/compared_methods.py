@@ -1,6 +1,6 @@
 """Methods of sending gradients, each as a training of one rank: torch's DDP, planned ones, and none at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
-from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FIRST_BUCKET, SERVERS, SHARDED, TUNED_DDP
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, FIRST_BUCKET, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.find import device_of
 from deeppool.execution.data_parallel.baselines import DeAR, ParameterServer
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining, TransferMethod
@@ -77,19 +77,31 @@ class Trainee:
         """Ends it; every rank calls it."""
 
 
+class Idle(Trainee):
+    """A rank that waits while others train."""
+
+    def __init__(self) -> None:
+        """Needs nothing."""
+
+    def step(self, *batch: torch.Tensor) -> None:
+        """Does nothing."""
+
+
 class DataParallel(Trainee):
     """A replica of torch's DistributedDataParallel."""
 
-    def __init__(self, job: TrainingJob, model: nn.Module, bucket: float) -> None:
+    def __init__(self, job: TrainingJob, model: nn.Module, bucket: float, group: dist.ProcessGroup | None) -> None:
         """Wraps the model.
 
         Args:
             job: its loss and optimizer.
             model: this rank's replica.
             bucket: bytes of a bucket; the first is no larger than torch's first.
+            group: ranks that train it, of this way only; None: all.
         """
         super().__init__(job, model)
-        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket / 2**20)
+        self._group = group
+        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket / 2**20, process_group=group)
         sizes, full = [0], min(bucket, FIRST_BUCKET)
         for parameter in reversed(self.parameters):
             if sizes[-1] >= full:
@@ -100,8 +112,13 @@ class DataParallel(Trainee):
 
     def transfer(self) -> None:
         """Sums buffers as large as the buckets."""
-        for work in [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]:
+        for work in [dist.all_reduce(bucket, group=self._group, async_op=True) for bucket in self._buckets]:
             work.wait()
+
+    def close(self) -> None:
+        """Ends the group."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
 
 
 class Planned(Trainee):
@@ -146,7 +163,34 @@ class Planned(Trainee):
         self._training.close()
 
 
-def make_trainee(name: str, job: TrainingJob, model: nn.Module, cluster: Cluster, bucket: float) -> Trainee:
+def fewer_counts(ranks: int) -> list[int]:
+    """Returns the numbers of ranks on which DDP is tried beside all of them: powers of two."""
+    return [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
+
+
+def data_parallel_settings(counts: Sequence[int], buckets: Sequence[float]) -> list[dict[str, float]]:
+    """Returns numbers of ranks with sizes of buckets, of which one rank has none, to try."""
+    return [{"count": count, "bucket": bucket} for count in counts for bucket in buckets[: None if count > 1 else 1]]
+
+
+def ranks_of_jobs(jobs: int, count: int) -> list[range]:
+    """Returns the ranks of each job, so many next to each other; jobs share some where there are not enough."""
+    groups = dist.get_world_size() // count
+    return [range(job % groups * count, (job % groups + 1) * count) for job in range(jobs)]
+
+
+def data_parallel_on(job: TrainingJob, model: nn.Module, bucket: float, place: Sequence[int]) -> Trainee:
+    """Makes a training by DDP on some ranks, as a user would: on one rank without DDP; every rank calls it."""
+    all_of_them = len(place) in (1, dist.get_world_size())
+    group = None if all_of_them else dist.new_group(place)
+    if dist.get_rank() not in place:
+        return Idle()
+    return Trainee(job, model) if len(place) == 1 else DataParallel(job, model, bucket, group)
+
+
+def make_trainee(
+    name: str, job: TrainingJob, model: nn.Module, cluster: Cluster, bucket: float, place: Sequence[int]
+) -> Trainee:
     """Makes a training by a method; every rank calls it.
 
     Args:
@@ -155,9 +199,10 @@ def make_trainee(name: str, job: TrainingJob, model: nn.Module, cluster: Cluster
         model: this rank's replica.
         cluster: the network between the ranks.
         bucket: bytes of a bucket, for methods that have some.
+        place: ranks that train by DDP; all of them by other methods.
     """
     if name == COMPUTING:
         return Trainee(job, model)
-    if name in (DDP, TUNED_DDP):
-        return DataParallel(job, model, bucket)
+    if name in (DDP, TUNED_DDP, FEWER):
+        return data_parallel_on(job, model, bucket, place)
     return Planned(job, model, PLANNED[name](bucket), cluster)

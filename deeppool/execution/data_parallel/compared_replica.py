@@ -7,6 +7,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,8 +37,7 @@ class ComparedReplica(JoinedRank):
         super().__init__(setup, heartbeat)
         job = load_job(self.folder)
         self._reader = ShardReader(job.dataset(), setup["batch"], job.seed, job.loader_workers, job.sampler)
-        self._shard = Layout(tuple(range(self.ranks)), setup["batch"]).shard(self.rank)
-        self._iteration = 0
+        self._batch, self._iteration = setup["batch"], 0
         self._ways = Ways(self._make)
 
     @property
@@ -66,17 +66,19 @@ class ComparedReplica(JoinedRank):
         cluster = serialization.from_json(message["cluster"], Cluster, "the measured network")
         job = load_job(self.folder)
         model = load_model(job.model, job.seed) if isinstance(job.model, str) else job.model
-        trainee = make_trainee(message["way"], job, model.to(self.place), cluster, message["bucket"])
+        place = range(message["count"])
+        trainee = make_trainee(message["way"], job, model.to(self.place), cluster, message["bucket"], place)
+        samples = partial(self._samples, Layout(tuple(place), self._batch).shard(self.rank))
         for _ in range(message["warm_up"]):
-            trainee.step(*self._samples())
+            trainee.step(*samples())
         while trainee.trying:
-            trainee.step(*self._samples())
+            trainee.step(*samples())
         trainee.drain()
         transfers = trainee.transfers and serialization.to_json(trainee.transfers)
-        return _TimedTrainee(trainee, self._samples, self.device), {"transfers": transfers}
+        return _TimedTrainee(trainee, samples, self.device), {"transfers": transfers}
 
-    def _samples(self) -> tuple[torch.Tensor, ...]:
-        found = self._reader.shard(self._iteration, self._shard)
+    def _samples(self, shard: range) -> tuple[torch.Tensor, ...]:
+        found = self._reader.shard(self._iteration, shard) if shard else ()
         self._iteration += 1
         return tuple(tensor.to(self.place) for tensor in found)
 

@@ -1,6 +1,5 @@
 """Measures methods of sending gradients on the same ranks, by turns."""
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +12,11 @@ from deeppool.base.run_registry import registered
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.buckets import BUCKET_BYTES
-from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, SERVERS, TUNED_DDP
-from deeppool.device.environment import package_versions
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, SERVERS, TUNED_DDP
+from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
-from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED
+from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED, data_parallel_settings, fewer_counts
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher
 from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
@@ -25,8 +24,8 @@ from deeppool.records.transfer_plan import TransferPlan
 from deeppool.training.training_job import TrainingJob, save_job
 
 WORKER = "deeppool.execution.data_parallel.compared_replica"
-METHODS = (DDP, TUNED_DDP, DEAR, SERVERS, CARAMEL)
-"""Methods that are measured by default; Caramel is the last one, with which the others are compared."""
+METHODS = (DDP, TUNED_DDP, FEWER, DEAR, SERVERS, CARAMEL)
+"""Methods that are measured by default; the others are controls of Caramel."""
 BUCKETS = tuple(float(2**exponent) for exponent in (18, 20, 22, 24, 26))
 """Bytes of buckets among which the best is searched, beside torch's own: 256 KiB to 64 MiB."""
 SIZES = tuple(2**exponent for exponent in range(8, 27, 3))
@@ -64,8 +63,9 @@ def measure_transfers(
         global_batch: samples of an update over all ranks.
         ranks: processes that train.
         device: ``cpu`` or ``cuda``.
-        methods: some of ``DDP``, ``DDP, best bucket``, ``DeAR, best bucket``, ``parameter server``, ``sharded servers``
-            and ``Caramel``. The last one is compared with the others.
+        methods: some of ``DDP``, ``DDP, best bucket``, ``DDP on fewer ranks`` (on as many as it is fastest on),
+            ``DeAR, best bucket``, ``parameter server``, ``sharded servers`` and ``Caramel``, whose controls the others
+            are.
         repetitions: times that all methods are measured.
         iterations: iterations of each method in a repetition.
         buckets: bytes of buckets to try, beside torch's own.
@@ -84,7 +84,7 @@ def measure_transfers(
     network_seconds = positive_number("network_seconds", network_seconds)
     if ranks_per_node is not None:
         ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
-    check_ways("methods", methods, (DDP, TUNED_DDP, *PLANNED), job)
+    check_ways("methods", methods, (DDP, TUNED_DDP, FEWER, *PLANNED), job)
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)
     with joined_ranks(
@@ -102,8 +102,9 @@ def measure_transfers(
         found.measure_network(network_seconds)
         for name in methods:
             report(f"preparing {name}", 0.1)
-            found.prepare(name, [float(BUCKET_BYTES), *buckets] if "best bucket" in name else [float(BUCKET_BYTES)])
-        found.prepare(COMPUTING, [float(BUCKET_BYTES)])
+            tried = [float(BUCKET_BYTES), *(buckets if "best bucket" in name or name == FEWER else ())]
+            found.prepare(name, data_parallel_settings(fewer_counts(ranks) if name == FEWER else [ranks], tried))
+        found.prepare(COMPUTING, data_parallel_settings([ranks], [float(BUCKET_BYTES)]))
         for _ in turns.repeat([*methods, COMPUTING], iterations, repetitions, begin=0.3):
             if on_record is not None:
                 on_record(found.record())
@@ -120,7 +121,7 @@ class _Measured:
     iterations: int
     ranks: int
     cluster: dict[str, Any] = field(default_factory=dict)
-    buckets: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, dict[str, float]] = field(default_factory=dict)
     plans: dict[str, TransferPlan | None] = field(default_factory=dict)
     alone: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -128,16 +129,13 @@ class _Measured:
         """Measures the network between the ranks."""
         self.cluster = self.turns.ask("network", sizes=SIZES, seconds=seconds)[0]["cluster"]
 
-    def prepare(self, name: str, buckets: Sequence[float]) -> None:
-        """Makes a method with the best of some sizes of buckets, and measures its transfers alone."""
-        best = buckets[0]
-        if len(buckets) > 1:
-            settings = [self._made_with(bucket) for bucket in buckets]
-            best = self.turns.fastest(name, settings, self.iterations)["bucket"]
-        transfers = self.turns.prepare(name, **self._made_with(best))[0]["transfers"]
+    def prepare(self, name: str, settings: Sequence[dict[str, float]]) -> None:
+        """Makes a method with the best of some numbers of ranks and sizes of buckets, and measures its transfers."""
+        made = [{"cluster": self.cluster, "warm_up": WARM_UP, **each} for each in settings]
+        best = self.turns.fastest(name, made, self.iterations)
+        transfers = self.turns.prepare(name, **best)[0]["transfers"]
         self.plans[name] = transfers and serialization.from_json(transfers, TransferPlan, "the plan of transfers")
-        if "best bucket" in name or name == DDP:
-            self.buckets[name] = best
+        self.settings[name] = best
         answers = self.turns.ask("transfers", way=name, repetitions=5)
         self.alone[name] = max(each["seconds"] for each in answers), max(each["computing"] for each in answers)
 
@@ -152,25 +150,25 @@ class _Measured:
             cluster=serialization.from_json(self.cluster, Cluster, "the measured network"),
             compute=self.turns.seconds(COMPUTING),
             core_time=self.alone[names[-1]][1],
-            methods=tuple(
-                MeasuredMethod(
-                    name,
-                    self.turns.seconds(name),
-                    self.alone[name][0],
-                    self.buckets.get(name),
-                    self.plans[name],
-                    self._timeline(name),
-                )
-                for name in names
-            ),
+            ways=tuple(map(self._method, names)),
             repetitions=len(self.turns.rounds[COMPUTING]),
-            date=datetime.datetime.now().isoformat(timespec="seconds"),
-            versions=package_versions("deeppool", "torch"),
+            **made_now(),
         )
 
-    def _timeline(self, name: str) -> Timeline | None:
-        found = self.turns.rounds[name][-1].answers[0]["timeline"]
-        return found and serialization.from_json(found, Timeline, "the measured timeline")
-
-    def _made_with(self, bucket: float) -> dict[str, Any]:
-        return {"bucket": bucket, "cluster": self.cluster, "warm_up": WARM_UP}
+    def _method(self, name: str) -> MeasuredMethod:
+        timeline, plan = self.turns.rounds[name][-1].answers[0]["timeline"], self.plans[name]
+        count = self.settings[name]["count"]
+        has_buckets = "best bucket" in name or (name in (DDP, FEWER) and count > 1)
+        return MeasuredMethod(
+            name,
+            self.turns.seconds(name),
+            self.global_batch,
+            timeline and serialization.from_json(timeline, Timeline, "the measured timeline"),
+            note=f"on {count} of {self.ranks} ranks" if name == FEWER else "",
+            technique="ordered transfers" if name == CARAMEL else "",
+            controls=(TUNED_DDP, FEWER) if name == CARAMEL else (),
+            predicted=None if plan is None else plan.iteration_time,
+            transfers_alone=None if name == FEWER else self.alone[name][0],
+            bucket=self.settings[name]["bucket"] if has_buckets else None,
+            plan=plan,
+        )

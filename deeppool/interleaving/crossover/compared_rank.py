@@ -1,16 +1,16 @@
 """A rank that trains the same jobs in several orders by turns, and the entry point of its process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from deeppool.collectives.layout import Layout
 from deeppool.execution.comparison.ways import Way, Ways
-from deeppool.execution.data_parallel.compared_methods import DataParallel
+from deeppool.execution.data_parallel.compared_methods import Trainee, data_parallel_on, ranks_of_jobs
 from deeppool.execution.training_task import TrainingTask, user_task
 from deeppool.execution.worker import serve
-from deeppool.interleaving.crossover.comparison_record import CROSSOVER, DATA_PARALLEL, SEQUENTIAL
+from deeppool.interleaving.crossover.comparison_record import APART, CROSSOVER, DATA_PARALLEL, SEQUENTIAL
 from deeppool.interleaving.crossover.job_on_rank import JobOnRank, RandomNumbers
 from deeppool.interleaving.crossover.orders import cross_over, data_parallel, one_after_the_other, shifted
 from deeppool.interleaving.crossover.rank import CrossoverRank
@@ -24,10 +24,16 @@ class Order(Way):
     """One order, as a way of training; its jobs live as long as the rank."""
 
     run: Callable[[Message], dict[str, Any]]
+    trainees: Sequence[Trainee] = ()
 
     def train(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Trains some rounds."""
         return self.run(message)
+
+    def close(self) -> None:
+        """Ends the process groups of data parallelism."""
+        for trainee in self.trainees:
+            trainee.close()
 
 
 class OrdersOfRank:
@@ -45,9 +51,11 @@ class OrdersOfRank:
         if order == SEQUENTIAL:
             return Order(lambda sent: one_after_the_other(jobs, sent["rounds"])), {}
         loaded = self._load(message["jobs"])
-        if order == DATA_PARALLEL:
-            steps = [self._data_parallel_step(*each, message["bucket_megabytes"]) for each in loaded]
-            return Order(lambda sent: data_parallel(steps, sent["rounds"])), {}
+        if order in (DATA_PARALLEL, APART):
+            places = ranks_of_jobs(len(message["jobs"]), message["count"])
+            made = [self._trainee(*each, message["bucket"], place) for each, place in zip(loaded, places, strict=True)]
+            steps = [step for (_, step), place in zip(made, places, strict=True) if self._rank.rank in place]
+            return Order(lambda sent: data_parallel(steps, sent["rounds"]), [trainee for trainee, _ in made]), {}
         trainers = [self._in_thread(name, *each) for name, each in zip(message["jobs"], loaded, strict=True)]
         return Order(lambda sent: shifted(trainers, sent["rounds"], sent["shifts"])), {}
 
@@ -61,19 +69,19 @@ class OrdersOfRank:
         # Each thread needs groups of its own.
         return self._rank.make_trainer(name, task, batch, TransferQueue(self._rank.device), RandomNumbers(job.seed))
 
-    def _data_parallel_step(
-        self, job: TrainingJob, task: TrainingTask, batch: int, bucket_megabytes: float
-    ) -> Callable[[], None]:
-        shard = Layout(tuple(range(self._rank.ranks)), batch).shard(self._rank.rank)
+    def _trainee(
+        self, job: TrainingJob, task: TrainingTask, batch: int, bucket: float, place: range
+    ) -> tuple[Trainee, Callable[[], None]]:
+        shard = Layout(tuple(place), batch).shard(self._rank.rank)
         steps = count()
         with self._rank.device.unbound():
-            replica = DataParallel(job, task.captured.source, bucket_megabytes * 2**20)
+            replica = data_parallel_on(job, task.captured.source, bucket, place)
 
         def step() -> None:
             samples = task.samples(next(steps), shard)
             replica.step(*(tensor.to(self._rank.place) for tensor in samples))
 
-        return step
+        return replica, step
 
 
 def main() -> None:

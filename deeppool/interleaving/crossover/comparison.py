@@ -1,33 +1,36 @@
 """Measures the crossover and other orders of the same jobs on the same ranks, by turns."""
 
 import dataclasses
-import datetime
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
-from deeppool.base.number_checks import positive_number, whole_number
+from deeppool.base.number_checks import whole_number
+from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.patterns import LIBRARY
-from deeppool.device.environment import package_versions
+from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns
+from deeppool.execution.data_parallel.compared_methods import data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.measure import BUCKETS
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.comparison_record import (
+    APART,
     CROSSOVER,
     DATA_PARALLEL,
     ORDERS,
     SEQUENTIAL,
     SHIFTED,
     CrossoverComparison,
-    OrderTimes,
 )
 from deeppool.interleaving.crossover.named_jobs import named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
+    apart_round_time,
     crossover_round_time,
     data_parallel_round_time,
     sequential_round_time,
@@ -35,6 +38,7 @@ from deeppool.interleaving.crossover.round_time import (
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder, report_start
+from deeppool.records.measured_ways import MeasuredWay
 from deeppool.training.training_job import TrainingJob
 
 COMPARED_WORKER = "deeppool.interleaving.crossover.compared_rank"
@@ -54,7 +58,7 @@ def compare_orders(
     orders: Sequence[str] = ORDERS,
     repetitions: int = 5,
     rounds: int = 5,
-    bucket_megabytes: float = 25.0,
+    buckets: Sequence[float] = BUCKETS,
     launcher: Launcher | None = None,
     on_progress: Callable[[str, float], None] | None = None,
     on_record: Callable[[CrossoverComparison], object] | None = None,
@@ -67,11 +71,12 @@ def compare_orders(
         ranks: processes that every job trains on.
         device: ``cpu``, ``cuda`` or ``emulated``; ``shifted`` runs on CPUs only.
         all_reduce: what sums gradients, as for :class:`deeppool.CrossoverScheduler`; data parallelism uses the library.
-        orders: some of ``crossover``, ``one after the other``, ``data parallel`` and ``shifted``; the first two belong
-            to every comparison.
+        orders: some of ``crossover``, ``one after the other``, ``data parallel``, ``ranks of their own`` (each job
+            on as few as it takes the least time on) and ``shifted``; the first two belong to every comparison, and
+            without the next two it says of no crossover that it is faster.
         repetitions: times that all orders are measured, after one to warm up.
         rounds: steps of each job in each order and repetition.
-        bucket_megabytes: size of the buckets of data parallelism. Default: that of torch.
+        buckets: bytes of buckets to try for data parallelism, beside torch's own.
         launcher: starts the processes. Default: on this machine.
         on_progress: see :data:`deeppool.job.Progress`.
         on_record: called after each repetition with the record so far.
@@ -81,9 +86,10 @@ def compare_orders(
         RankFailedError: a rank failed.
     """
     repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds, 2)
-    ranks, bucket_megabytes = whole_number("ranks", ranks), positive_number("bucket_megabytes", bucket_megabytes)
+    ranks, tried = whole_number("ranks", ranks), [float(BUCKET_BYTES), *buckets]
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
     _check(jobs, orders, device)
+    orders = [order for order in orders if order != APART or ranks > 1]
     with (
         private_folder() as folder,
         CrossoverRanks(
@@ -100,16 +106,20 @@ def compare_orders(
         device_name, _ = running.wait_until_ready(None if on_progress is None else report_start(on_progress))
         turns = Turns(running.group, device_name, on_progress)
         batches = {name: batch for name, (_, batch) in named.items()}
+        on = {DATA_PARALLEL: [ranks], APART: fewer_counts(ranks)}
+        chosen = {}
         for order in orders:
-            turns.prepare(order, jobs=batches, bucket_megabytes=bucket_megabytes)
+            settings = data_parallel_settings(on[order], tried) if order in on else [{}]
+            chosen[order] = turns.fastest(order, [{"jobs": batches, **each} for each in settings])
+            turns.prepare(order, **chosen[order])
         told: dict[str, dict[str, Any]] = {SHIFTED: {"shifts": [0.0] * len(jobs)}}
         warm = {order: turns.train(order, WARM_UP_ROUNDS, **told.get(order, {})) for order in orders}
         told[SHIFTED] = {"shifts": _shifts(warm[SEQUENTIAL].answers, list(named))}
         for _ in turns.repeat(orders, rounds, repetitions, arguments=lambda order, _: told.get(order, {})):
             told[SHIFTED] = {"shifts": _shifts(turns.rounds[SEQUENTIAL][-1].answers, list(named))}
             if on_record is not None:
-                on_record(_record(turns, list(named), orders, ranks, all_reduce))
-    return _record(turns, list(named), orders, ranks, all_reduce)
+                on_record(_record(turns, batches, chosen, ranks, all_reduce))
+    return _record(turns, batches, chosen, ranks, all_reduce)
 
 
 def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], device: str) -> None:
@@ -132,25 +142,38 @@ def _shifts(answers: Sequence[Message], names: Sequence[str]) -> list[float]:
 
 
 def _record(
-    turns: Turns, names: Sequence[str], orders: Sequence[str], ranks: int, all_reduce: str
+    turns: Turns, jobs: Mapping[str, int], chosen: Mapping[str, dict[str, Any]], ranks: int, all_reduce: str
 ) -> CrossoverComparison:
-    costs, alone = _costs(turns, names)
+    costs, alone = _costs(turns, list(jobs))
     predicted = {
         CROSSOVER: crossover_round_time(costs),
         SEQUENTIAL: sequential_round_time(alone),
         DATA_PARALLEL: data_parallel_round_time(alone),
+        APART: apart_round_time(alone, ranks),
     }
+
+    def way(order: str) -> MeasuredWay:
+        crossed = order == CROSSOVER
+        return MeasuredWay(
+            order,
+            turns.seconds(order),
+            sum(jobs.values()),
+            note=f"on {chosen[order]['count']} of {ranks} ranks each" if order == APART else "",
+            technique="crossover" if crossed else "",
+            controls=(DATA_PARALLEL, *[APART] * (ranks > 1)) if crossed else (),
+            predicted=predicted.get(order),
+        )
+
     crossed = turns.rounds[CROSSOVER]
     return CrossoverComparison(
         jobs=tuple(costs),
-        orders=tuple(OrderTimes(order, turns.seconds(order), predicted.get(order)) for order in orders),
+        ways=tuple(map(way, chosen)),
         ranks=ranks,
         device_name=turns.device_name,
         all_reduce=all_reduce,
         repetitions=len(crossed),
         spans=measurements.spans(crossed[-1].answers),
-        date=datetime.datetime.now().isoformat(timespec="seconds"),
-        versions=package_versions("deeppool", "torch"),
+        **made_now(),
     )
 
 

@@ -3,6 +3,7 @@
 crossover            one job computes while the gradients of the others are in flight
 one after the other  each job waits for its own gradients, then computes the next step; one job after the other
 data parallel        torch's DistributedDataParallel, one job after the other: transfers beside each one's backward
+ranks of their own   the same on fewer ranks, at the same time: each group of ranks trains its own jobs
 shifted              jobs at the same time, each in a thread, that start as far apart as each computes, so that the
                      transfers of one begin when another computes; nothing keeps them apart later (the idea of
                      Rajasekaran et al., "CASSINI", NSDI 2024)
@@ -44,8 +45,8 @@ def one_after_the_other(jobs: Mapping[str, JobOnRank], rounds: int) -> dict[str,
 
 
 def data_parallel(steps: Sequence[Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Trains each job alone by DistributedDataParallel; returns the seconds of a step of each."""
-    each = [[_seconds(step) for _ in range(rounds)] for step in steps]
+    """Trains each job of this rank by DistributedDataParallel, one by one; returns the seconds of a step of each."""
+    each = [[_seconds(step) for _ in range(rounds)] for step in steps] or [[0.0] * rounds]
     return {"seconds": [sum(times) for times in zip(*each, strict=True)]}
 
 

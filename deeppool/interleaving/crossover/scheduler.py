@@ -1,6 +1,5 @@
 """CrossoverScheduler: trains several jobs on the same ranks, each while the gradients of the others are in flight."""
 
-import datetime
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from typing import Any
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.collectives.patterns import LIBRARY
-from deeppool.device.environment import package_versions
+from deeppool.device.environment import made_now
 from deeppool.device.find import find_device
 from deeppool.device.kinds import DeviceName, check_common_clock, check_precision
 from deeppool.device.protocol import Precision
@@ -371,6 +370,5 @@ class CrossoverScheduler:
             round_times=tuple(rounds),
             spans=shown,
             planned=crossover_round_time(alone) if len(alone) == len(self._members) and alone else None,
-            date=datetime.datetime.now().isoformat(timespec="seconds"),
-            versions=package_versions("deeppool", "torch"),
+            **made_now(),
         )

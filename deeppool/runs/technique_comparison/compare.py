@@ -1,6 +1,5 @@
 """Measures techniques, today's baselines and their controls on one workload: the same job on the same ranks."""
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,12 @@ from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.partial.load_imbalance import random_ranks
-from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
-from deeppool.device.environment import package_versions
+from deeppool.collectives.transfer_methods import CARAMEL, FEWER, TUNED_DDP
+from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
+from deeppool.execution.data_parallel.compared_methods import data_parallel_settings, fewer_counts
 from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.execution.ranks import PLAN
@@ -60,8 +60,9 @@ def compare_techniques(
         global_batch: samples of an update over all ranks.
         ranks: processes that train.
         device: ``cpu`` or ``cuda``.
-        ways: some of :data:`deeppool.runs.technique_comparison.names.WAYS`; the first is the baseline, and so is one
-            rank that trains the whole batch alone, where it is faster.
+        ways: some of :data:`deeppool.runs.technique_comparison.names.WAYS`. Those that perform no technique are
+            controls; of no technique it is said that it is faster without DDP with its best bucket, DDP on as many
+            fewer ranks as it is fastest on, and for crossover and two waves what changes the training as they do.
         plan: plan that ``burst parallelism`` runs, on as many GPUs as there are ranks.
         late: seconds by which one rank, drawn anew for each step, is late in every way.
         repetitions: times that all ways are measured.
@@ -121,6 +122,11 @@ def _check(
         )
 
 
+def micro_batches(ranks: int, batch: int) -> list[int]:
+    """Returns the numbers of micro-batches to try in a pipeline: one for each rank, and twice as many, and so on."""
+    return [ranks * 2**power for power in range(batch.bit_length()) if batch % (ranks * 2**power) == 0]
+
+
 @dataclass
 class _Measured:
     """Commands to the ranks, and what they have measured so far."""
@@ -131,7 +137,7 @@ class _Measured:
     ranks: int
     late: float
     ways: tuple[str, ...]
-    buckets: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def prepare(self, buckets: Sequence[float], network_seconds: float) -> None:
         """Makes all ways: DDP with its best bucket, and Caramel for the network that is measured first."""
@@ -141,10 +147,14 @@ class _Measured:
             cluster = self.turns.ask("network", sizes=SIZES, seconds=network_seconds)[0]["cluster"]
         for place, name in enumerate(self.ways):
             self.turns.report(f"preparing {name}", 0.1 + 0.3 * place / len(self.ways))
-            made = {"cluster": cluster, "warm_up": WARM_UP if name == CARAMEL else 1, "bucket": None}
-            if name in (TUNED_DDP, names.DOUBLED_DDP):
-                made = self.turns.fastest(name, [made | {"bucket": size} for size in buckets])
-            self.turns.prepare(name, **made)
+            made = {"cluster": cluster, "warm_up": WARM_UP if name == CARAMEL else 1}
+            counts = fewer_counts(self.ranks) if name in (FEWER, names.APART) else [self.ranks]
+            tuned = name in (TUNED_DDP, FEWER, names.APART, names.DOUBLED_DDP)
+            settings: Sequence[dict[str, Any]] = data_parallel_settings(counts, buckets if tuned else buckets[:1])
+            if name in names.PIPELINES:
+                settings = [{"micro_batches": parts} for parts in micro_batches(self.ranks, self.global_batch)]
+            self.settings[name] = self.turns.fastest(name, [made | each for each in settings])
+            self.turns.prepare(name, **self.settings[name])
 
     def record(self) -> MeasuredWays:
         """Returns what was measured so far."""
@@ -156,13 +166,12 @@ class _Measured:
             ways=tuple(self._way(name) for name in self.ways),
             repetitions=len(self.turns.rounds[self.ways[-1]]),
             late=self.late,
-            date=datetime.datetime.now().isoformat(timespec="seconds"),
-            versions=package_versions("deeppool", "torch"),
+            **made_now(),
         )
 
     def _way(self, name: str) -> MeasuredWay:
         samples = self.global_batch
-        if name in (names.DOUBLED_DDP, names.CROSSOVER):
+        if name in (names.DOUBLED_DDP, names.APART, names.CROSSOVER):
             samples *= 2
         if name == names.ONE_PARTITION:
             samples //= self.ranks
@@ -173,7 +182,8 @@ class _Measured:
             self.turns.seconds(name),
             samples,
             timeline_of(name, answers, lanes),
-            names.NOTES.get(name, ""),
-            names.TECHNIQUES.get(name, ""),
-            (names.ONE_RANK,) * (name in names.TECHNIQUES) + (names.DOUBLED_DDP,) * (name == names.TWO_WAVES),
+            names.NOTES.get(name, "").format(ranks=self.ranks, **self.settings[name]),
+            technique := names.TECHNIQUES.get(name, ""),
+            names.TECHNIQUES.get(names.CONTROLS_OF.get(name, ""), ""),
+            (TUNED_DDP, FEWER, *(each for each, way in names.CONTROLS_OF.items() if way == name)) if technique else (),
         )

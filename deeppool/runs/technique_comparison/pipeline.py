@@ -17,14 +17,14 @@ from deeppool.training.training_job import TrainingJob
 
 
 class PipelineSteps(Steps):
-    """One stage of a pipeline of torch, with a micro-batch for each rank."""
+    """One stage of a pipeline of torch."""
 
     def __init__(
         self,
         job: TrainingJob,
         captured: CapturedModel,
         parts: Sequence[Sequence[int]],
-        batch: int,
+        micro_batches: int,
         read: Callable[[], tuple[torch.Tensor, ...]],
         place: torch.device,
         *,
@@ -36,7 +36,7 @@ class PipelineSteps(Steps):
             job: its loss and optimizer.
             captured: this way's own model.
             parts: layers of each rank's stage.
-            batch: samples of an update.
+            micro_batches: parts of a batch, of equal size.
             read: reads all samples of the next batch.
             place: device of this rank.
             schedule: name of the order of micro-batches, such as ``GPipe``.
@@ -45,20 +45,18 @@ class PipelineSteps(Steps):
         from torch.distributed.pipelining.schedules import get_schedule_class
 
         self._rank, self._ranks, self._read = dist.get_rank(), dist.get_world_size(), read
-        if batch % self._ranks:
-            raise InvalidValueError(f"a pipeline of torch needs a multiple of {self._ranks} samples, got {batch}")
         *inputs, _ = read()
         with warnings.catch_warnings():
             # Of torch's own calls.
             warnings.simplefilter("ignore", FutureWarning)
             stages = pipeline(
                 captured.source,
-                mb_args=tuple(value[: batch // self._ranks] for value in inputs),
+                mb_args=tuple(value[: len(value) // micro_batches] for value in inputs),
                 split_spec=dict.fromkeys(splits(captured.graph, captured.source, parts), SplitPoint.BEGINNING),
             )
         stage = stages.build_stage(self._rank, place)
         make: Any = get_schedule_class(schedule)
-        self._schedule = make(stage, self._ranks, loss_fn=job.loss or classification_loss)
+        self._schedule = make(stage, micro_batches, loss_fn=job.loss or classification_loss)
         self._optimizer = job.optimizer(
             [(name, value) for name, value in stage.submod.named_parameters() if value.requires_grad]
         )

@@ -1,6 +1,6 @@
 """A rank that trains one job by several techniques, and the entry point of its process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,11 @@ import torch
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster
-from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.layout import Layout
-from deeppool.collectives.transfer_methods import CARAMEL, TUNED_DDP
+from deeppool.collectives.transfer_methods import CARAMEL, DDP
 from deeppool.execution.communicator import ProcessGroup
 from deeppool.execution.comparison.ways import Way, Ways
-from deeppool.execution.data_parallel.compared_methods import make_trainee
+from deeppool.execution.data_parallel.compared_methods import make_trainee, ranks_of_jobs
 from deeppool.execution.eager_sgd import EagerSGD
 from deeppool.execution.joined_rank import JoinedRank
 from deeppool.execution.load_imbalance import load_delay
@@ -64,15 +63,14 @@ class TechniqueRank(JoinedRank):
         self._batch = setup["batch"]
         self._cluster: Cluster | None = None
         self._ways: Ways[Way] = Ways(self._make)
-        self._makers: dict[str, Callable[[], Steps]] = {
-            names.ONE_RANK: lambda: TrainerSteps(self._replicas(1), self._batches()),
-            names.BURST: self._planned,
-            names.CROSSOVER: self._crossed_over,
-            names.TWO_WAVES: lambda: TrainerSteps(self._replicas(self.ranks, make_driver=WaveDriver), self._batches()),
-            names.ONE_PARTITION: lambda: self._partitions(1),
-            names.ROTATING: lambda: self._partitions(self.ranks),
-            names.PIPELINE: lambda: self._pipeline("1F1B"),
-            names.GPIPE: lambda: self._pipeline("GPipe"),
+        self._makers: dict[str, Callable[[Message], Steps]] = {
+            names.BURST: lambda _: self._planned(),
+            names.CROSSOVER: lambda _: self._crossed_over(),
+            names.TWO_WAVES: lambda _: self._two_waves(),
+            names.ONE_PARTITION: lambda _: self._partitions(1),
+            names.ROTATING: lambda _: self._partitions(self.ranks),
+            names.PIPELINE: lambda message: self._pipeline("1F1B", message["micro_batches"]),
+            names.GPIPE: lambda message: self._pipeline("GPipe", message["micro_batches"]),
         }
 
     @property
@@ -85,34 +83,34 @@ class TechniqueRank(JoinedRank):
         if name in (names.MAJORITY, names.SOLO):
             delay = load_delay(self.folder, self.rank, lambda: next(steps))
             return EagerTraining(EagerSGD(mode=name), self._job, self._own(), self._read(), delay), {}
-        made = self._makers[name]() if name in self._makers else self._sending(message)
+        made = self._makers.get(name, self._sending)(message)
         for _ in range(message["warm_up"]):
             made.step()
         made.drain()
         return TimedSteps(made, self.device, load_delay(self.folder, self.rank, lambda: next(steps))), {}
 
     def _sending(self, message: Message) -> Steps:
-        """Returns DDP, or another method of sending gradients."""
-        name, batch = message["way"], self._batch
-        if name == names.DOUBLED_DDP:
-            name, batch = TUNED_DDP, 2 * batch
-        cluster = Cluster(self.ranks)
+        """Returns DDP of one job or two, or Caramel."""
+        name, cluster = message["way"], Cluster(self.ranks)
         if name == CARAMEL:
             cluster = serialization.from_json(message["cluster"], Cluster, "the measured network")
-        with self.device.unbound():
-            trainee = make_trainee(name, self._job, self._own().source, cluster, message["bucket"] or BUCKET_BYTES)
-        return TraineeSteps(trainee, self._read(batch))
+        made = []
+        for place in ranks_of_jobs(2 if name == names.APART else 1, message["count"]):
+            with self.device.unbound():
+                method, replica = CARAMEL if name == CARAMEL else DDP, self._own().source
+                trainee = make_trainee(method, self._job, replica, cluster, message["bucket"], place)
+            made.append((trainee, self._read(2 if name == names.DOUBLED_DDP else 1, place)))
+        return TraineeSteps(made)
 
     def _planned(self) -> Steps:
         plan = serialization.read(self.folder / PLAN, Plan)
         captured = user_task(self._job, self._batch, self.place, plan).captured
         return TrainerSteps(self._trainer(captured, stages_of(plan), overlap_sync=plan.overlap_sync), self._batches())
 
-    def _replicas(self, ranks: int, **settings: Any) -> Trainer:
-        """Returns the trainer of a replica on each of the first ranks; the others have nothing to do."""
+    def _two_waves(self) -> Steps:
         captured = self._own()
-        whole = Stage("all", tuple(range(len(captured.graph.layers))), Layout(tuple(range(ranks)), self._batch))
-        return self._trainer(captured, [whole], **settings)
+        whole = Stage("all", tuple(range(len(captured.graph.layers))), Layout(tuple(range(self.ranks)), self._batch))
+        return TrainerSteps(self._trainer(captured, [whole], make_driver=WaveDriver), self._batches())
 
     def _trainer(self, captured: CapturedModel, stages: Any, **settings: Any) -> Trainer:
         with self.device.unbound():
@@ -146,23 +144,23 @@ class TechniqueRank(JoinedRank):
             training = WaveletModelParallel(job, global_batch=batch, waves=waves, parts=parts, place=self.place)
         return PartitionSteps(training, self._batches())
 
-    def _pipeline(self, schedule: str) -> Steps:
+    def _pipeline(self, schedule: str, micro_batches: int) -> Steps:
         whole, captured = self._batches(), self._own()
         read = lambda: whole()(range(self._batch))  # noqa: E731
         parts = self.parts(captured.graph)
-        return PipelineSteps(self._job, captured, parts, self._batch, read, self.place, schedule=schedule)
+        return PipelineSteps(self._job, captured, parts, micro_batches, read, self.place, schedule=schedule)
 
     def _own(self) -> CapturedModel:
         """Returns a replica for one way."""
         return self._task.captured.copy()
 
-    def _read(self, batch: int | None = None) -> Read:
-        """Returns what reads this rank's share of the next batch; one of twice the size is two in a row."""
-        steps, repeats = count(), (batch or self._batch) // self._batch
-        shard = Layout(tuple(range(self.ranks)), self._batch).shard(self.rank)
+    def _read(self, batches: int = 1, place: Sequence[int] = ()) -> Read:
+        """Returns what reads this rank's share of the next batches, divided among some ranks, by default all."""
+        steps = count()
+        shard = Layout(tuple(place or range(self.ranks)), self._batch).shard(self.rank)
 
         def read() -> tuple[torch.Tensor, ...]:
-            parts = [self._task.samples(next(steps), shard) for _ in range(repeats)]
+            parts = [self._task.samples(next(steps), shard) if shard else () for _ in range(batches)]
             return tuple(torch.cat(tensors).to(self.place) for tensors in zip(*parts, strict=True))
 
         return read

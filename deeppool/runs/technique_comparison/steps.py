@@ -69,23 +69,26 @@ class TimedSteps(Way):
 
 
 class TraineeSteps(Steps):
-    """Steps of a method of sending gradients."""
+    """Steps of a method of sending gradients, of one job or several."""
 
-    def __init__(self, trainee: Trainee, read: Read) -> None:
-        """Takes the training, and what reads this rank's samples."""
-        self._trainee, self._read = trainee, read
+    def __init__(self, jobs: list[tuple[Trainee, Read]]) -> None:
+        """Takes the training of each job, and what reads this rank's samples of it."""
+        self._jobs = jobs
 
     def step(self) -> None:
-        """Makes an update."""
-        self._trainee.step(*self._read())
+        """Makes an update of each job."""
+        for trainee, read in self._jobs:
+            trainee.step(*read())
 
     def drain(self) -> None:
-        """Completes the update that is under way."""
-        self._trainee.drain()
+        """Completes the updates that are under way."""
+        for trainee, _ in self._jobs:
+            trainee.drain()
 
     def close(self) -> None:
         """Ends the method."""
-        self._trainee.close()
+        for trainee, _ in self._jobs:
+            trainee.close()
 
 
 class TrainerSteps(Steps):

@@ -7,18 +7,24 @@ import pytest
 
 import deeppool as dp
 from deeppool.errors import InvalidValueError
+from deeppool.interleaving.crossover.comparison_record import ORDERS
 from tests.interleaving.crossover.test_scheduler import make_job
 
 
 @pytest.mark.processes
 def test_orders_are_measured_by_turns(tmp_path: Path) -> None:
     jobs = [make_job(), make_job()]
-    found = dp.compare_orders(jobs, global_batch=8, ranks=2, all_reduce="ring", repetitions=2, rounds=2)
-    assert [times.order for times in found.orders] == ["crossover", "one after the other", "data parallel", "shifted"]
-    for times in found.orders:
-        assert len(times.seconds) == 4
-        assert min(times.seconds) > 0
-        assert (times.predicted is None) == (times.order == "shifted")
+    found = dp.compare_orders(jobs, global_batch=8, ranks=2, all_reduce="ring", repetitions=2, rounds=2, buckets=[])
+    assert [way.name for way in found.ways] == list(ORDERS)
+    for way in found.ways:
+        assert len(way.seconds) == 4
+        assert min(way.seconds) > 0
+        assert way.samples == 16
+        assert (way.predicted is None) == (way.name == "shifted")
+    # On a rank each, a job computes for both ranks and sends nothing.
+    assert found.way("ranks of their own").note == "on 1 of 2 ranks each"
+    lead = found.lead("crossover")
+    assert lead is not None and (lead.controls, lead.missing) == (4, ())
     assert [job.name for job in found.jobs] == ["Sequential", "Sequential-2"]
     assert {span.kind for span in found.spans} == {"compute", "update", "transfer"}
     assert {span.rank for span in found.spans} == {0, 1}
