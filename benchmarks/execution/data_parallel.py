@@ -3,28 +3,25 @@
     python benchmarks/execution/data_parallel.py -o idle.json             two ranks of an idle machine
     python benchmarks/execution/data_parallel.py --busy 1 -o busy.json    beside another process
 
-The baseline is what a user would pick: DDP on ranks that may run on any core, with the malloc settings of deeppool's
-ranks. Plans train once pinned, a rank to a core, and once on any core. All ways train the same batches in the same
-processes, by turns.
+Both train the same batches in the same processes, by turns, with the malloc settings of deeppool's ranks, each of which
+is pinned to a core or, with ``--any-core``, may run on any.
 """
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
+from main import compare, measured_table
 from torch import nn
 
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
-from deeppool.processes.launcher import LocalLauncher
-from deeppool.processes.rank_group import RankGroup, private_folder
-from deeppool.records.confidence_interval import paired_ratio
+from deeppool.processes.launcher import LocalLauncher, WorkerSpec
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -34,7 +31,6 @@ MODELS = {
     "vit_b_16": ((3, 224, 224), 4),
     "data_parallel:small_transformer": ((128, 256), 16),
 }
-WAYS = ("ddp, any core", "plan, pinned", "plan, any core")
 SPIN = "import torch; torch.set_num_threads(1)\nx = torch.randn(64, 64, 32, 32); w = torch.randn(64, 64, 3, 3)\n"
 SPIN += "while True: torch.conv2d(x, w, padding=1)"
 
@@ -62,57 +58,18 @@ def small_transformer() -> nn.Module:
 small_transformer.input_shape = (128, 256)
 
 
-def compare(model: str, rounds: int, iterations: int) -> dict[str, object]:
-    """All ways, interleaved, on two ranks."""
-    shape, batch = MODELS[model]
-    profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch], seconds=0.1)
-    plan = data_parallel_plan(profile, dp.Cluster(gpus=2), batch)
-    launcher = LocalLauncher("cpu", 2)
-    with private_folder() as folder, RankGroup(launcher) as group:
-        serialization.write(plan, folder / "plan.json")
-        launcher.distribute_files(folder)
-        for rank in range(plan.gpus):
-            group.start("rank").send(
-                "setup", rank=rank, ranks=plan.gpus, fewer=(), **asdict(launcher.worker_spec(rank))
-            )
-        group.collect("ready", 300, "while it started")
-        group.send("compare", rounds=1, iterations=2, ways=WAYS)
-        group.collect("done", 600, "while it warmed up")
-        group.send("compare", rounds=rounds, iterations=iterations, ways=WAYS)
-        answers = group.collect("done", 1800, "while it trained")
-    seconds = {
-        way: [max(times) for times in zip(*(answer[way]["seconds"] for answer in answers), strict=True)] for way in WAYS
-    }
-    return {
-        "model": model,
-        "input_shape": shape,
-        "global_batch": batch,
-        "seconds": seconds,
-        "ratios": {way: paired_ratio(seconds[way], seconds[WAYS[0]], rounds) for way in WAYS[1:]},
-    }
+class AnyCore(LocalLauncher):
+    """Ranks that may run on any core of this machine."""
 
-
-def table(rows: list[dict]) -> str:
-    """Medians (quartiles) in milliseconds, and ratios to DDP."""
-    lines = [
-        "| model | batch on ranks | " + " | ".join(f"{way}, ms" for way in WAYS) + " | pinned / DDP | any core / DDP |",
-        "|---" * (len(WAYS) + 4) + "|",
-    ]
-    for row in rows:
-        times = []
-        for way in WAYS:
-            low, middle, high = (1e3 * value for value in statistics.quantiles(row["seconds"][way], n=4))
-            times.append(f"{middle:.0f} ({low:.0f} … {high:.0f})")
-        ratios = [f"{value:.3f} ({low:.3f} … {high:.3f})" for value, low, high in row["ratios"].values()]
-        cells = (row["model"].partition(":")[2] or row["model"], f"{row['global_batch']} on 2", *times, *ratios)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    def worker_spec(self, rank: int) -> WorkerSpec:
+        return replace(super().worker_spec(rank), core=None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file for the table")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--any-core", action="store_true", help="ranks are not pinned")
     parser.add_argument("--busy", type=int, default=0, help="processes beside the ranks that always compute")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
@@ -125,13 +82,18 @@ def main() -> None:
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(arguments.busy)]
     try:
         for model in arguments.models:
-            rows.append(compare(model, arguments.rounds, arguments.iterations))
-            serialization.write_text(json.dumps(rows, indent=1), arguments.output)
+            shape, batch = MODELS[model]
+            profile = dp.profile(model, shape, device="cpu", batch_sizes=[batch // 2, batch], seconds=0.1)
+            plan = data_parallel_plan(profile, dp.Cluster(gpus=2), batch)
+            launcher = (AnyCore if arguments.any_core else LocalLauncher)("cpu", 2)
+            rows.append(compare(plan, launcher, arguments.rounds, arguments.iterations))
+            documents = [serialization.to_json(row) for row in rows]
+            serialization.write_text(json.dumps(documents, indent=1), arguments.output)
     finally:
         for process in others:
             process.kill()
             process.wait()
-    print(table(rows))
+    print(measured_table("model, batch", [(f"{row.model}, {row.global_batch}", row) for row in rows]))
 
 
 if __name__ == "__main__":

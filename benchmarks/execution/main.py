@@ -5,26 +5,23 @@
     python benchmarks/execution/main.py threads -o threads.json      no ranks: one process on all cores
 
 Layers, the optimizer's update and the network are measured on the same ranks first, and the plan is the fastest one for
-that. All ways train the same batches in the same processes, interleaved. DDP is measured on all ranks and on fewer, by
-powers of two: the baseline is the fastest, as a user would pick it.
+that. All ways train the same batches in the same processes, interleaved (``dp.compare_techniques``): the plan, DDP, DDP
+with its best bucket, and on as many fewer ranks as it is fastest on.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from machines import SUBNET, launcher, machines
-from rank import sgd
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
@@ -34,15 +31,15 @@ from measured_table import measured_table  # noqa: E402
 import deeppool as dp  # noqa: E402
 from deeppool.base import serialization  # noqa: E402
 from deeppool.cluster.cluster import Cluster, find_cluster  # noqa: E402
-from deeppool.device.environment import made_now  # noqa: E402
-from deeppool.execution.data_parallel.compared_methods import fewer_counts  # noqa: E402
-from deeppool.execution.measurements import iteration_spans  # noqa: E402
+from deeppool.collectives.transfer_methods import DDP, FEWER, TUNED_DDP  # noqa: E402
+from deeppool.evaluation.experiments.classification_job import classification_job  # noqa: E402
 from deeppool.graph.models.workloads import load_model  # noqa: E402
 from deeppool.planning.plan import Plan  # noqa: E402
 from deeppool.processes.launcher import Launcher, LocalLauncher  # noqa: E402
-from deeppool.processes.rank_group import RankGroup, private_folder  # noqa: E402
+from deeppool.processes.rank_group import private_folder  # noqa: E402
 from deeppool.profiling.table import Profile  # noqa: E402
-from deeppool.records.measured_ways import MeasuredWay, MeasuredWays  # noqa: E402
+from deeppool.records.measured_ways import MeasuredWays  # noqa: E402
+from deeppool.runs.technique_comparison.names import BURST  # noqa: E402
 from deeppool.training.synthetic_task import SyntheticTask  # noqa: E402
 
 LOOPBACK = {"vgg16": ((3, 64, 64), 16), "resnet50": ((3, 64, 64), 16), "resnet18": ((3, 64, 64), 16)}
@@ -52,72 +49,23 @@ PORT = 29872
 NETWORK_SECONDS = 20.0
 
 
-def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> dict[str, object]:
-    """All ways, interleaved, on the ranks of a launcher."""
-    fewer = fewer_counts(plan.gpus)
-    ways = ["ddp", *(f"ddp on {count}" for count in fewer), "plan", "unmonitored"]
-    with private_folder() as folder, RankGroup(launcher) as group:
-        serialization.write(plan, folder / "plan.json")
-        launcher.distribute_files(folder)
-        for rank in range(plan.gpus):
-            group.start("rank").send(
-                "setup", rank=rank, ranks=plan.gpus, fewer=fewer, **asdict(launcher.worker_spec(rank))
-            )
-        group.collect("ready", 300, "while it started")
-        group.send("compare", rounds=1, iterations=2, ways=ways)
-        group.collect("done", 300, "while it warmed up")
-        group.send("compare", rounds=rounds, iterations=iterations, ways=ways)
-        answers = group.collect("done", 600, "while it trained")
-    return row(plan, answers, rounds)
+def compare(plan: Plan, launcher: Launcher, rounds: int, iterations: int) -> MeasuredWays:
+    """The plan and its controls, by turns on the ranks of a launcher."""
+    found = dp.compare_techniques(
+        classification_job(plan.model, plan.input_shape),
+        global_batch=plan.global_batch,
+        ranks=plan.gpus,
+        ways=[DDP, TUNED_DDP, FEWER, BURST],
+        plan=plan,
+        repetitions=rounds,
+        rounds=iterations,
+        launcher=launcher,
+    )
+    print(found, file=sys.stderr)
+    return found
 
 
-def row(plan: Plan, answers: list[dict], rounds: int) -> dict[str, object]:
-    """All ways beside what was predicted, iterations as long as their slowest rank, updates included; and idle time."""
-    seconds = {
-        way: tuple(max(times) for times in zip(*(answer[way]["seconds"] for answer in answers), strict=True))
-        for way in answers[0]
-        if way != "event"
-    }
-    unmonitored = seconds.pop("unmonitored")
-    predicted = {f"ddp on {one.gpus}": one.seconds for one in plan.comparison.data_parallel}
-    predicted |= {"ddp": predicted[f"ddp on {plan.gpus}"], "plan": plan.iteration_time}
-    techniques = {"plan": "burst parallelism"}
-    spans = [{"spans": answer["plan"]["spans"]} for answer in answers]
-    idle = []
-    for iteration, duration in enumerate(seconds["plan"]):
-        found = iteration_spans(spans, iteration)
-        started = min(start for *_, start, _ in found)
-        idle.append(1 - sum(end - max(start, started) for *_, start, end in found) / (plan.gpus * duration))
-    return {
-        "measured": MeasuredWays(
-            model=plan.model,
-            global_batch=plan.global_batch,
-            ranks=plan.gpus,
-            device_name=platform.processor() or platform.machine(),
-            ways=tuple(
-                MeasuredWay(way, times, plan.global_batch, technique=techniques.get(way, ""), predicted=predicted[way])
-                for way, times in seconds.items()
-            ),
-            repetitions=rounds,
-            late=0.0,
-            **made_now(),
-        ),
-        "input_shape": plan.input_shape,
-        "gpus_of_layers": [layer.gpu_count for layer in plan.layers],
-        "update_predicted": plan.update_time,
-        "sync_computing": plan.sync_computing,
-        "idle": quartiles(idle),
-        "idle_predicted": 1 - plan.gpu_seconds / (plan.gpus * plan.iteration_time),
-        "unmonitored": quartiles(unmonitored),
-        "last_losses": {way: sum(answer[way]["losses"][-1] for answer in answers) for way in seconds},
-    }
-
-
-def quartiles(values: Sequence[float]) -> list[float]:
-    return statistics.quantiles(values, n=4)
-
-
-def loopback(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+def loopback(models: list[str], arguments: argparse.Namespace) -> Iterator[MeasuredWays]:
     """Two ranks of this machine, each profiled while the other one trains."""
     cluster = dp.measure_network(2, backend="gloo", seconds=NETWORK_SECONDS)
     for model in models:
@@ -127,7 +75,7 @@ def loopback(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[
         yield compare(planned(profile, cluster, batch), launcher, arguments.rounds, arguments.iterations)
 
 
-def slow(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+def slow(models: list[str], arguments: argparse.Namespace) -> Iterator[MeasuredWays]:
     """Machines of their own: layers at one machine's speed, transfers over its link."""
     count = arguments.machines
     with (
@@ -147,7 +95,7 @@ def threads(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[s
         shape, batch = LOOPBACK[model]
         network = load_model(model, 0).train()
         task = SyntheticTask(dp.capture(model, shape), batch, 0)
-        optimizer = sgd(network.parameters())
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
         seconds = []
         for iteration in range(2 + arguments.rounds * arguments.iterations):
             inputs, targets = task.shard(iteration, 0, batch)
@@ -162,7 +110,7 @@ def threads(models: list[str], arguments: argparse.Namespace) -> Iterator[dict[s
 def threads_table(rows: list[dict]) -> str:
     lines = ["| model | batch | threads | ms |", "|---" * 4 + "|"]
     for found in rows:
-        low, median, high = (1e3 * value for value in quartiles(found["seconds"]))
+        low, median, high = (1e3 * value for value in statistics.quantiles(found["seconds"], n=4))
         cells = (
             *(str(found[key]) for key in ("model", "global_batch", "threads")),
             f"{median:.0f} ({low:.0f} … {high:.0f})",
@@ -242,8 +190,6 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
-    # The ranks import the script beside this one.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
     ways = {"loopback": (loopback, LOOPBACK), "slow": (slow, SLOW), "threads": (threads, LOOPBACK)}
     run, sizes = ways[arguments.network]
@@ -252,20 +198,10 @@ def main() -> None:
     for found in run(models, arguments):
         rows.append(found)
         serialization.write_text(json.dumps(rows, indent=1, default=serialization.to_json), arguments.output)
-    print(threads_table(rows) if arguments.network == "threads" else table(rows))
-
-
-def table(rows: list[dict]) -> str:
-    """All ways of each model; and of the plan its predicted gain, what the spans cost, and idle time."""
-    lines = [measured_table("model", [(found["measured"].model, found["measured"]) for found in rows])]
-    for found in rows:
-        plan, controls = found["measured"].way("plan"), found["measured"].controls("")
-        cost = plan.median / found["unmonitored"][1] - 1
-        lines.append(
-            f"{found['measured'].model}: predicted gain {min(way.predicted for way in controls) / plan.predicted:.2f}, "
-            f"cost of the spans {cost:+.1%}, idle {found['idle'][1]:.0%} ({found['idle_predicted']:.0%} predicted)"
-        )
-    return "\n".join(lines)
+    if arguments.network == "threads":
+        print(threads_table(rows))
+    else:
+        print(measured_table("model, batch", [(f"{row.model}, {row.global_batch}", row) for row in rows]))
 
 
 if __name__ == "__main__":

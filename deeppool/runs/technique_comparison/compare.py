@@ -12,7 +12,7 @@ from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.partial.load_imbalance import random_ranks
-from deeppool.collectives.transfer_methods import CARAMEL, FEWER, TUNED_DDP
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, FEWER, TUNED_DDP
 from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock
 from deeppool.errors import InvalidValueError
@@ -92,7 +92,7 @@ def compare_techniques(
     with joined_ranks(
         WORKER, ranks, save=save, device=device, launcher=launcher, report=on_progress, batch=global_batch
     ) as turns:
-        found = _Measured(turns, job, global_batch, ranks, late, tuple(ways))
+        found = _Measured(turns, job, global_batch, ranks, plan, late, tuple(ways))
         found.prepare([float(BUCKET_BYTES), *buckets], network_seconds)
         for _ in turns.repeat(ways, rounds, repetitions, begin=0.4):
             if on_record is not None:
@@ -135,6 +135,7 @@ class _Measured:
     job: TrainingJob
     global_batch: int
     ranks: int
+    plan: Plan | None
     late: float
     ways: tuple[str, ...]
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -186,4 +187,12 @@ class _Measured:
             technique := names.TECHNIQUES.get(name, ""),
             names.TECHNIQUES.get(names.CONTROLS_OF.get(name, ""), ""),
             (TUNED_DDP, FEWER, *(each for each, way in names.CONTROLS_OF.items() if way == name)) if technique else (),
+            self._predicted(name),
         )
+
+    def _predicted(self, name: str) -> float | None:
+        """Returns the iteration time that the plan, or the comparison with it, predicts."""
+        if self.plan is None or name not in (names.BURST, DDP, TUNED_DDP, FEWER):
+            return None
+        times = {each.gpus: each.seconds for each in self.plan.comparison.data_parallel}
+        return self.plan.iteration_time if name == names.BURST else times.get(self.settings[name]["count"])
