@@ -79,15 +79,36 @@ def _leads(measured: MeasuredWays, technique: str) -> list[tuple[Lead, str]]:
 def _collocated(measured: MeasuredWays | None, run: RunRecord) -> "CollocationGain":
     """Judges both jobs together: the sum of their throughputs, each over that with all GPUs to itself.
 
-    That is 1 for jobs that take turns. The foreground alone is the fastest control of ``measured`` where the plan is
-    one of its ways, else the plan.
+    That is 1 for jobs that take turns, and more where a control leaves ranks to the second job, which then has them to
+    itself. The foreground alone is the fastest control of ``measured`` where the plan is one of its ways, else the
+    plan.
     """
     leads = [] if measured is None else _leads(measured, "burst parallelism")
-    if not leads:
+    if measured is None or not leads:
         return collocation_of(run)
     lead = leads[0][0]
-    error = None if lead.low is None or lead.high is None else max(lead.high - lead.ratio, lead.ratio - lead.low)
-    return collocation_of(run, speed=lead.ratio, error=error, over=lead.over)
+    rival = Rival()
+    for way in measured.controls(""):
+        alone = measured.gain(way.name, lead.over)
+        total = alone[0] + way.idle_ranks / measured.ranks
+        if way.idle_ranks and total > rival.total:
+            rival = Rival(f"{way.name} with the second job on the others", total, _half_width(*alone))
+    error = _half_width(lead.ratio, lead.low, lead.high)
+    return collocation_of(run, speed=lead.ratio, error=error, over=lead.over, rival=rival)
+
+
+def _half_width(ratio: float, low: float | None, high: float | None) -> float | None:
+    return None if low is None or high is None else max(high - ratio, ratio - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What two jobs train by what collocation has to beat, each relative to that with all GPUs to itself."""
+
+    name: str = "jobs that take turns"
+    total: float = 1.0
+    half_width: float | None = 0.0
+    """Half of its 95 % interval; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +125,12 @@ class CollocationGain:
 
 
 def collocation_of(
-    run: RunRecord, *, speed: float = 1.0, error: float | None = 0.0, over: str = "the plan alone"
+    run: RunRecord,
+    *,
+    speed: float = 1.0,
+    error: float | None = 0.0,
+    over: str = "the plan alone",
+    rival: Rival | None = None,
 ) -> CollocationGain:
     """Judges a run with a background job by the sum of both throughputs.
 
@@ -113,22 +139,25 @@ def collocation_of(
         speed: of the plan alone, relative to the baseline.
         error: half of the 95 % interval of the speed; None: unknown.
         over: name of the baseline.
+        rival: what it has to beat. Default: jobs that take turns.
     """
     background, front = run.background, run.foreground
     if background is None:
         raise InvalidValueError("the run has no background (run it with one: background=)")
     share = speed / (1 + front.slowdown)
-    margins = (error, front.slowdown_margin, background.harvest_margin)
-    half_width = None
+    rival = rival or Rival()
+    margins = (rival.half_width, error, front.slowdown_margin, background.harvest_margin)
+    total, low, high = share + background.harvest, None, None
+    verdict, words = shown(None, None)
     if all(margin is not None for margin in margins):
-        own, slowed, harvested = (margin or 0.0 for margin in margins)
+        apart, own, slowed, harvested = (margin or 0.0 for margin in margins)
         half_width = math.hypot(share * own / speed, share * slowed / (1 + front.slowdown), harvested)
-    total = share + background.harvest
-    low, high = (None, None) if half_width is None else (total - half_width, total + half_width)
-    verdict, words = shown(low, high)
+        low, high, both = total - half_width, total + half_width, math.hypot(half_width, apart)
+        verdict, words = shown((total - both) / rival.total, (total + both) / rival.total)
     why = (
-        f"{format_with_interval(total, low, high)} jobs' worth of training{words}: the foreground at {share:.2f} of "
-        f"{over} (mean {format_seconds(front.iteration_time.mean)} an iteration, {front.slowdown:+.0%} by the "
-        f"background), the background at {background.harvest:.2f} of itself alone"
+        f"{format_with_interval(total, low, high)} jobs' worth of training, beside {rival.total:.2f} by {rival.name}"
+        f"{words}: the foreground at {share:.2f} of {over} (mean {format_seconds(front.iteration_time.mean)} an "
+        f"iteration, {front.slowdown:+.0%} by the background), the background at {background.harvest:.2f} of itself "
+        "alone"
     )
     return CollocationGain(total, low, high, verdict, why)

@@ -93,6 +93,8 @@ class MeasuredWay:
     """Controls without which it is not said to be faster."""
     predicted: float | None = None
     """Seconds of a round by formula; None: there is none."""
+    idle_ranks: int = 0
+    """Ranks that it leaves to others."""
 
     @property
     def median(self) -> float:

@@ -129,6 +129,17 @@ def test_collocation_is_judged_by_the_sum_of_both_jobs_throughputs() -> None:
     assert found.verdict == "no"
     assert found.measured == pytest.approx(0.4 + 0.5)
     assert "of DDP, best bucket" in found.why
+    # DDP on one of two ranks leaves the other one to the second job: 1 of the fastest control and a half.
+    ways = (
+        MeasuredWay("DDP", (1.0, 1.0, 1.1, 1.1), 8),
+        MeasuredWay("one", (0.9, 0.9, 0.99, 0.99), 8, idle_ranks=1),
+        MeasuredWay("plan", (0.75, 0.75, 0.825, 0.825), 8, technique="burst parallelism"),
+    )
+    found = judged(0.0, 0.2, 0.01, replace(measured(), ways=ways))
+    assert (found.verdict, found.measured) == ("no", pytest.approx(1.2 + 0.2))
+    assert "jobs' worth of training, beside 1.50 by one with the second job on the others, a loss: the" in found.why
+    assert judged(0.0, 0.5, 0.01, replace(measured(), ways=ways)).verdict == "yes"
+    assert "beside 1.00 by jobs that take turns" in judged(0.25, 0.5, 0.0625).why
     assert judged(0.25, 0.21, 0.05).verdict == "unknown"
     assert judged(0.25, 0.5, None).verdict == "unknown"
     assert verdicts(advice, measured())[0].measured is None

@@ -64,7 +64,8 @@ class Pairing:
         lines = [
             f"one step of each job takes {format_seconds(self.round_time)}, predicted: "
             f"{self.sequential / self.round_time:.2f} times as fast as without any overlap, "
-            f"{self.data_parallel / self.round_time:.2f} times as fast as ideal data parallelism"
+            f"{self.data_parallel / self.round_time:.2f} times as fast as ideal data parallelism, all on the "
+            "same ranks (dp.compare_orders measures jobs on ranks of their own, too)"
         ]
         for group in self.groups:
             names = " with ".join(job.name for job in group) + " alone" * (len(group) == 1)

@@ -188,6 +188,7 @@ class _Measured:
             names.TECHNIQUES.get(names.CONTROLS_OF.get(name, ""), ""),
             (TUNED_DDP, FEWER, *(each for each, way in names.CONTROLS_OF.items() if way == name)) if technique else (),
             self._predicted(name),
+            self.ranks - self.settings[name]["count"] if name == FEWER else 0,
         )
 
     def _predicted(self, name: str) -> float | None:
