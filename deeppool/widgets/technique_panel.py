@@ -18,7 +18,7 @@ from deeppool.widgets.comparison_panel import ComparisonPanel
 
 
 class TechniquePanel(ComparisonPanel[MeasuredWays]):
-    """Measures ways to train a job as :func:`deeppool.compare_techniques` does; the first selected is the baseline."""
+    """Measures ways to train a job as :func:`deeppool.compare_techniques` does, beside their controls."""
 
     def __init__(
         self,

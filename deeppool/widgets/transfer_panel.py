@@ -37,7 +37,7 @@ class TransferPanel(ComparisonPanel[MeasuredTransfers]):
         super().__init__(METHODS, methods, repetitions=repetitions, label="methods")
 
     def comparison(self) -> tuple[Callable[..., MeasuredTransfers], Any, dict[str, Any]]:
-        """Returns :func:`deeppool.measure_transfers` of the job; the last method is compared with the others."""
+        """Returns :func:`deeppool.measure_transfers` of the job."""
         return measure_transfers, self._job, {"global_batch": self._batch, "ranks": self._ranks}
 
     def figures(self, record: MeasuredTransfers) -> list[go.Figure]:

@@ -45,7 +45,7 @@ def compare_modes(
     Args:
         task: ``digits``, a small ResNet on images of digits, or ``hyperplane``, a regression.
         delays: what each rank takes longer in an update.
-        modes: of :class:`deeppool.EagerSGD`; the first is the baseline.
+        modes: of :class:`deeppool.EagerSGD`; ``full`` is the baseline, in any order.
         seeds: of weights, data and majority's draws.
         ranks: processes.
         updates: of each training.

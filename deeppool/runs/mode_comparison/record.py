@@ -67,16 +67,21 @@ class ModeComparison:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The modes, the baseline first."""
+        """The modes, in the order in which they were trained."""
         return tuple(dict.fromkeys(training.mode for training in self.trainings))
+
+    @property
+    def baseline(self) -> Mode:
+        """Synchronous training; the first mode where that was not trained."""
+        return "full" if "full" in self.modes else self.modes[0]
 
     def of(self, mode: Mode) -> tuple[ModeTraining, ...]:
         """Returns the trainings of a mode, in the order of seeds."""
         return tuple(training for training in self.trainings if training.mode == mode)
 
     def speedup(self, mode: Mode) -> tuple[float, float | None]:
-        """Returns how much faster a mode updates than the first one, with its 95 % interval over seeds."""
-        pairs = zip(self.of(self.modes[0]), self.of(mode), strict=True)
+        """Returns how much faster a mode updates than the baseline, with its 95 % interval over seeds."""
+        pairs = zip(self.of(self.baseline), self.of(mode), strict=True)
         return _mean([first.update_time / other.update_time for first, other in pairs])
 
     def loss(self, mode: Mode) -> tuple[float, float | None]:
@@ -88,8 +93,8 @@ class ModeComparison:
         return _mean([_accuracy(training.final) for training in self.of(mode)])
 
     def accuracy_gain(self, mode: Mode) -> tuple[float, float | None]:
-        """Returns the final accuracy of a mode less that of the first one with the same seed, with its interval."""
-        pairs = zip(self.of(self.modes[0]), self.of(mode), strict=True)
+        """Returns the final accuracy of a mode less the baseline's with the same seed, with its interval."""
+        pairs = zip(self.of(self.baseline), self.of(mode), strict=True)
         return _mean([_accuracy(other.final) - _accuracy(first.final) for first, other in pairs])
 
     def time_to(self, mode: Mode, accuracy: float) -> float | None:
