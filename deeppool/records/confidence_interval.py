@@ -124,7 +124,9 @@ def paired_ratio(
 
 def format_with_interval(ratio: float, low: float | None, high: float | None) -> str:
     """Formats a ratio and its interval: ``1.21 (1.15 … 1.29)``."""
-    return f"{ratio:.2f}" + ("" if low is None else f" ({low:.2f} … {high:.2f})")
+    if low is None or high is None:
+        return f"{ratio:.2f}"
+    return f"{ratio:.2f} ({low:.2f} … {f'{high:.2f}' if high < 100 else 'over 100'})"
 
 
 def format_interval(half_width: float | None) -> str:

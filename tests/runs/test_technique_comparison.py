@@ -10,9 +10,10 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.advice.record import Advice, Finding
 from deeppool.advice.verdict import TechniqueVerdict, verdicts
+from deeppool.collectives.transfer_methods import FEWER
 from deeppool.errors import InvalidValueError
 from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
-from deeppool.runs.technique_comparison import names
+from deeppool.runs.technique_comparison import compare, names
 from deeppool.runs.technique_comparison.pipeline import splits
 from deeppool.runs.technique_comparison.timeline import timeline_of
 from tests.interleaving.crossover.test_scheduler import make_job
@@ -211,6 +212,17 @@ def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     ]
     assert forwards[0] == forwards[1] and len(forwards[0]) == 2
     assert dp.load(dp.save(found, tmp_path / "ways.json")) == found
+
+
+@pytest.mark.processes
+def test_two_of_four_ranks_train_a_job_and_both_pairs_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "fewer_counts", lambda ranks: [2])
+    found = dp.compare_techniques(
+        make_job(), global_batch=8, ranks=4, ways=[FEWER, names.APART], repetitions=1, rounds=2, buckets=[]
+    )
+    assert [way.note for way in found.ways] == ["on 2 of 4 ranks", "two jobs, each on 2 of 4 ranks"]
+    assert [(way.samples, way.idle_ranks) for way in found.ways] == [(8, 2), (16, 0)]
+    assert min(seconds for way in found.ways for seconds in way.seconds) > 0
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
