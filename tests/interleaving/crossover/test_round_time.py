@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
+    apart_round_time,
     crossover_round_time,
     data_parallel_round_time,
     sequential_round_time,
@@ -46,6 +47,19 @@ def test_a_round_takes_what_the_longest_path_grows_by(pairs: list[tuple[float, f
 def test_two_jobs_take_the_papers_formula(c1: float, m1: float, c2: float, m2: float) -> None:
     expected = max(c1, m2) + max(c2, m1)
     assert crossover_round_time(jobs_of([(c1, m1), (c2, m2)])) == pytest.approx(expected)
+
+
+@given(times, st.floats(0.0, 10.0), st.integers(1, 4))
+def test_equal_jobs_on_a_rank_each_take_no_longer_than_crossed_over(
+    compute: float, transfer: float, ranks: int
+) -> None:
+    equal = jobs_of([(compute, transfer)] * ranks)
+    apart = apart_round_time(equal, ranks)
+    assert apart == ranks * compute
+    assert apart <= crossover_round_time(equal) * (1 + 1e-12)
+    # An unequal one keeps its rank busy, and the others wait: crossed over they take less.
+    assert apart_round_time(jobs_of([(3.0, 0.0), (1.0, 0.0)]), 2) == 6.0
+    assert apart_round_time(equal, ranks + 1) is None
 
 
 def test_equal_jobs_gain_most_where_communication_is_as_long_as_computing() -> None:
