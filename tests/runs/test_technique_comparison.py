@@ -240,6 +240,12 @@ def test_what_cannot_be_compared_is_refused() -> None:
         dp.compare_techniques(replace(make_job(), clip_norm=1.0), global_batch=8, ways=["DDP"])
 
 
+def test_micro_batches_are_tried_down_to_two_samples() -> None:
+    assert compare.micro_batches(2, 16) == [2, 4, 8]
+    assert compare.micro_batches(4, 24) == [4, 8]
+    assert compare.micro_batches(4, 4) == [4]
+
+
 def test_torch_divides_a_model_only_where_a_module_begins() -> None:
     job = make_job()
     graph = job.capture().graph

@@ -123,8 +123,12 @@ def _check(
 
 
 def micro_batches(ranks: int, batch: int) -> list[int]:
-    """Returns the numbers of micro-batches to try in a pipeline: one for each rank, and twice as many, and so on."""
-    return [ranks * 2**power for power in range(batch.bit_length()) if batch % (ranks * 2**power) == 0]
+    """Returns the numbers of micro-batches to try in a pipeline: one for each rank, twice as many, and so on.
+
+    Those after the first have two samples or more, of which BatchNorm can take a variance.
+    """
+    found = [ranks * 2**power for power in range(batch.bit_length())]
+    return [parts for parts in found if parts == ranks or (batch % parts == 0 and batch >= 2 * parts)]
 
 
 @dataclass
@@ -193,7 +197,7 @@ class _Measured:
 
     def _predicted(self, name: str) -> float | None:
         """Returns the iteration time that the plan, or the comparison with it, predicts."""
-        if self.plan is None or name not in (names.BURST, DDP, TUNED_DDP, FEWER):
+        if self.plan is None or self.late or name not in (names.BURST, DDP, TUNED_DDP, FEWER):
             return None
         times = {each.gpus: each.seconds for each in self.plan.comparison.data_parallel}
         return self.plan.iteration_time if name == names.BURST else times.get(self.settings[name]["count"])
