@@ -70,8 +70,8 @@ def job() -> None:
         ),
         (lambda: dp.measure_jobs([training_job()], global_batch=8, steps=2), "steps must be at least 3, got 2"),
         (
-            lambda: dp.compare_orders([training_job()] * 2, global_batch=8, rounds=0),
-            "rounds must be at least 2, got 0",
+            lambda: dp.compare_orders([training_job()] * 2, global_batch=8, buckets=[0]),
+            "buckets must be positive and finite, got 0",
         ),
         (
             lambda: dp.BackgroundJob("resnet18"),

@@ -7,8 +7,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from deeppool.base.number_checks import positive_number
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
+from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, FIRST_BUCKET, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.find import device_of
@@ -166,6 +168,15 @@ class Planned(Trainee):
 def fewer_counts(ranks: int) -> list[int]:
     """Returns the numbers of ranks on which DDP is tried beside all of them: powers of two."""
     return [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
+
+
+def bucket_sizes(buckets: Sequence[float]) -> list[float]:
+    """Returns torch's own size of a bucket and the given ones, in bytes.
+
+    Raises:
+        InvalidValueError: one is not positive.
+    """
+    return [float(BUCKET_BYTES), *(positive_number("buckets", each, "bytes of each") for each in buckets)]
 
 
 def data_parallel_settings(counts: Sequence[int], buckets: Sequence[float]) -> list[dict[str, float]]:

@@ -11,12 +11,17 @@ from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.run_registry import registered
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
-from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, SERVERS, TUNED_DDP
 from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
-from deeppool.execution.data_parallel.compared_methods import COMPUTING, PLANNED, data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.compared_methods import (
+    COMPUTING,
+    PLANNED,
+    bucket_sizes,
+    data_parallel_settings,
+    fewer_counts,
+)
 from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher
 from deeppool.records.measured_transfers import MeasuredMethod, MeasuredTransfers
@@ -81,7 +86,7 @@ def measure_transfers(
     """
     ranks, repetitions = whole_number("ranks", ranks, 2), whole_number("repetitions", repetitions)
     iterations, global_batch = whole_number("iterations", iterations), whole_number("global_batch", global_batch, ranks)
-    network_seconds = positive_number("network_seconds", network_seconds)
+    network_seconds, sizes = positive_number("network_seconds", network_seconds), bucket_sizes(buckets)
     if ranks_per_node is not None:
         ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
     check_ways("methods", methods, (DDP, TUNED_DDP, FEWER, *PLANNED), job)
@@ -102,9 +107,9 @@ def measure_transfers(
         found.measure_network(network_seconds)
         for name in methods:
             report(f"preparing {name}", 0.1)
-            tried = [float(BUCKET_BYTES), *(buckets if "best bucket" in name or name == FEWER else ())]
+            tried = sizes if "best bucket" in name or name == FEWER else sizes[:1]
             found.prepare(name, data_parallel_settings(fewer_counts(ranks) if name == FEWER else [ranks], tried))
-        found.prepare(COMPUTING, data_parallel_settings([ranks], [float(BUCKET_BYTES)]))
+        found.prepare(COMPUTING, data_parallel_settings([ranks], sizes[:1]))
         for _ in turns.repeat([*methods, COMPUTING], iterations, repetitions, begin=0.3):
             if on_record is not None:
                 on_record(found.record())

@@ -8,13 +8,12 @@ from typing import Any
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
-from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns
-from deeppool.execution.data_parallel.compared_methods import data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.compared_methods import bucket_sizes, data_parallel_settings, fewer_counts
 from deeppool.execution.data_parallel.measure import BUCKETS
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.comparison_record import (
@@ -86,7 +85,7 @@ def compare_orders(
         RankFailedError: a rank failed.
     """
     repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds, 2)
-    ranks, tried = whole_number("ranks", ranks), [float(BUCKET_BYTES), *buckets]
+    ranks, tried = whole_number("ranks", ranks), bucket_sizes(buckets)
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
     _check(jobs, orders, device)
     orders = [order for order in orders if order != APART or ranks > 1]

@@ -10,14 +10,13 @@ from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.run_registry import registered
-from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.collectives.partial.load_imbalance import random_ranks
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, FEWER, TUNED_DDP
 from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
-from deeppool.execution.data_parallel.compared_methods import data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.compared_methods import bucket_sizes, data_parallel_settings, fewer_counts
 from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.execution.ranks import PLAN
@@ -79,7 +78,7 @@ def compare_techniques(
     """
     ranks, global_batch = whole_number("ranks", ranks, 2), whole_number("global_batch", global_batch)
     repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds)
-    late = real_number("late", late)
+    late, tried = real_number("late", late), bucket_sizes(buckets)
     _check(job, ways, plan, device, global_batch, ranks, late)
 
     def save(folder: Path) -> None:
@@ -93,7 +92,7 @@ def compare_techniques(
         WORKER, ranks, save=save, device=device, launcher=launcher, report=on_progress, batch=global_batch
     ) as turns:
         found = _Measured(turns, job, global_batch, ranks, plan, late, tuple(ways))
-        found.prepare([float(BUCKET_BYTES), *buckets], network_seconds)
+        found.prepare(tried, network_seconds)
         for _ in turns.repeat(ways, rounds, repetitions, begin=0.4):
             if on_record is not None:
                 on_record(found.record())
