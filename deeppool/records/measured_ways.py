@@ -80,7 +80,8 @@ class MeasuredWay:
     seconds: tuple[float, ...]
     """Of each round, on its slowest rank; as many from each repetition."""
     samples: int = 1
-    """Samples of a round, over all ranks, and all jobs where there are several."""
+    """Samples of a round, over all ranks, and all jobs where there are several; 1 in files of earlier versions, in
+    which all ways have as many."""
     timeline: Timeline | None = None
     """A measured round, where its spans are recorded."""
     note: str = ""
@@ -198,9 +199,12 @@ class MeasuredComparison:
         for way in self.ways:
             predicted = "" if way.predicted is None else f", predicted {format_seconds(way.predicted)}"
             seconds = self.round_time(way)
+            of, speed = f" of {way.samples} samples", f"{format_rate(way.samples / seconds, 4)} samples/s, "
+            if way.samples == 1:
+                of = speed = ""
             lines.append(
-                f"{way.name:<{width}} {format_seconds(seconds):>9s} a round of {way.samples} samples{predicted}: "
-                f"{format_rate(way.samples / seconds, 4)} samples/s, {self.standing(way.name)[-1]}{self.about(way)}"
+                f"{way.name:<{width}} {format_seconds(seconds):>9s} a round{of}{predicted}: {speed}"
+                f"{self.standing(way.name)[-1]}{self.about(way)}"
             )
         return "\n  ".join(lines)
 
