@@ -2,8 +2,8 @@
 
     python benchmarks/crossover/main.py -o slept.json    computing slept, gradients sent; needs root, ip and tc
 
-Two machines (network namespaces) at a limited rate. Two equal jobs train crossed over, one after the other, each by
-torch's DistributedDataParallel, each on a machine of its own, and shifted in time, by turns.
+Machines (network namespaces) at a limited rate. Two equal jobs train crossed over, one after the other, each by
+torch's DistributedDataParallel, each on machines of its own, and shifted in time, by turns.
 """
 
 import argparse
@@ -27,7 +27,6 @@ import deeppool as dp  # noqa: E402
 from deeppool.base import serialization  # noqa: E402
 from deeppool.interleaving.crossover.comparison_record import CrossoverComparison  # noqa: E402
 
-RANKS = 2
 RATIOS = (1.0, 0.5, 2.0, 0.3, 3.0, 0.7, 1.4)
 SAMPLES = 2
 """Of each rank in a step of a job."""
@@ -37,14 +36,15 @@ BUCKETS = (4,)
 
 def slept(arguments) -> Iterator[CrossoverComparison]:
     """The same gradients each time, and more or less computing."""
-    # A ring of two ranks sends all bytes once.
-    communication = arguments.megabytes * 8e6 / (arguments.megabits * 1e6)
-    with machines(RANKS, arguments.megabits * 1e6, arguments.cores) as launcher:
+    # A ring sends 2 (P - 1) / P of the bytes over every link.
+    ranks = arguments.machines
+    communication = 2 * (ranks - 1) / ranks * arguments.megabytes * 8e6 / (arguments.megabits * 1e6)
+    with machines(ranks, arguments.megabits * 1e6, arguments.cores) as launcher:
         for ratio in arguments.ratios:
             found = dp.compare_orders(
                 [job(communication / ratio / SAMPLES, arguments.megabytes) for _ in range(2)],
-                global_batch=SAMPLES * RANKS,
-                ranks=RANKS,
+                global_batch=SAMPLES * ranks,
+                ranks=ranks,
                 all_reduce=arguments.all_reduce,
                 repetitions=arguments.repetitions,
                 rounds=arguments.rounds,
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file of the records")
     parser.add_argument("--megabits", type=float, default=100.0, help="per second and direction, of each machine")
     parser.add_argument("--megabytes", type=float, default=6.0, help="gradients of a job")
+    parser.add_argument("--machines", type=int, default=2)
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, help="M / C, as intended")
     parser.add_argument("--cores", type=float, default=1.0, help="cores' time of each machine")
     parser.add_argument("--all-reduce", default="library")
