@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from deeppool.errors import InvalidValueError
-from deeppool.planning.evaluate.baselines import Verdict, network_caution
+from deeppool.planning.evaluate.baselines import Verdict
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.frontier import Frontier
 from deeppool.units import format_count, format_seconds
@@ -84,7 +84,6 @@ class Advice:
                 f"{plan.model}, global batch {plan.global_batch}, {where}; layer times {plan.provenance} for "
                 f"{plan.device_name}",
                 self._baseline() if plan.gpus > 1 else f"One GPU takes {format_seconds(best.seconds)}",
-                *(f"Caution: {text}" for text in network_caution(plan.cluster, plan.network_model, plan.device)),
                 *(f"Caution: {text}" for text in self.frontier.caveats),
                 *card_lines(
                     self.findings,
