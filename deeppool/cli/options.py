@@ -88,10 +88,11 @@ PresetOption = Annotated[
     str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
 ]
 NetworkOption = Annotated[
-    Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"] | None,
+    Literal["ring", "halving-doubling", "hierarchical", "best", "nccl", "measured", "paper"] | None,
     typer.Option(
         help="Cost model of all-reduces: a pattern, measured times of the cluster file, or the simpler model of "
-        "DeepPool's paper. Default: measured if the cluster file has measurements, else ring."
+        "DeepPool's paper. Default: measured if the cluster file has measurements, else nccl for GPUs of several "
+        "nodes, else ring."
     ),
 ]
 CountsOption = Annotated[

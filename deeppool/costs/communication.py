@@ -8,7 +8,8 @@ run performs (:meth:`Network.all_reduce_schedule`). These closed forms cost no s
 equal links :mod:`deeppool.costs.schedules` gives the same:
 
 ``ring``
-    Each GPU sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps, at the slowest link.
+    Each GPU sends 2 (g - 1) / g of the bytes in 2 (g - 1) steps, at the slowest link. The default elsewhere: on
+    CPUs, and on GPUs of one node.
 ``halving-doubling``
     The same bytes in 2 log2 g steps; g must be a power of two, other counts first fold into the next
     smaller one, which costs two more transfers (Thakur, Rabenseifner, Gropp, 2005).
@@ -17,10 +18,13 @@ equal links :mod:`deeppool.costs.schedules` gives the same:
     nodes only; other counts are priced as a ring.
 ``best``
     The fastest of the three.
+``nccl``
+    As fast as ``best``, by the library's own all-reduce: NCCL chooses among rings through all ports of a node and
+    trees. The default for GPUs of several nodes.
 ``measured``
     Times that ``deeppool network`` measured on the cluster's own ranks, by group and size
     (:mod:`deeppool.cluster.measured_network` interpolates and extrapolates). The default where the cluster has
-    measurements; elsewhere ``ring``.
+    measurements.
 ``paper``
     DeepPool, section 4.1, for transfers too: the per-GPU payload over the bandwidth, plus one propagation
     delay, with full bisection bandwidth; an all-reduce is one transfer of the gradients.
@@ -36,6 +40,7 @@ from deeppool.collectives.layout import Layout
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
 from deeppool.collectives.schedule import Schedule
+from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 
 Locality = Literal[0, 1, 2]
@@ -45,7 +50,7 @@ SAME_NODE: Locality = 1
 """Locality of one that starts elsewhere in the same node, and ends in it."""
 CROSS_NODE: Locality = 2
 """Locality of one that starts or ends in another node."""
-NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "measured", "paper"]
+NetworkModel = Literal["ring", "halving-doubling", "hierarchical", "best", "nccl", "measured", "paper"]
 
 
 def ring(cluster: Cluster, gpu_count: int, size: int) -> float:
@@ -90,9 +95,12 @@ FAVOURED: dict[str, Callable[[Cluster, int], bool]] = {
 """Patterns that are faster over some GPU counts, powers of two or whole nodes, than over some smaller ones."""
 
 
-def default_model(cluster: Cluster) -> NetworkModel:
-    """Returns ``measured`` where the cluster has measurements, else ``ring``."""
-    return "ring" if cluster.measured is None else "measured"
+def default_model(cluster: Cluster, device: str) -> NetworkModel:
+    """Returns what prices the all-reduces that devices of a kind perform on a cluster, ``cpu`` or another one."""
+    if cluster.measured is not None:
+        return "measured"
+    several = 1 < cluster.gpus_per_node < cluster.gpus
+    return "nccl" if several and find_kind(device).backend == "nccl" else "ring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,7 @@ class Network:
         return tuple(
             pattern
             for pattern, favoured in FAVOURED.items()
-            if self.model in (pattern, "best") and favoured(self.cluster, gpu_count)
+            if self.model in (pattern, "best", "nccl") and favoured(self.cluster, gpu_count)
         )
 
     def all_reduce_time(self, gpu_count: int, size: int) -> float:
@@ -171,7 +179,7 @@ class Network:
         if self.model == "measured":
             assert self.cluster.measured is not None
             return self.cluster.measured.all_reduce_time(gpu_count, size)
-        patterns = PATTERNS.values() if self.model == "best" else (PATTERNS[self.model],)
+        patterns = PATTERNS.values() if self.model in ("best", "nccl") else (PATTERNS[self.model],)
         return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)
 
     def all_reduce_time_over(self, gpus: Sequence[int], size: int) -> float:
@@ -192,8 +200,8 @@ class Network:
     def all_reduce_schedule(self, gpu_count: int, size: int) -> Schedule | None:
         """Returns the schedule that a run performs for an all-reduce so priced; None: the library's own all-reduce.
 
-        That one is a ring over gloo, and NCCL chooses its own algorithm: it performs ``ring``, ``measured`` and
-        ``paper``.
+        That one is a ring over gloo, and NCCL chooses its own algorithm: it performs ``ring``, ``nccl``, ``measured``
+        and ``paper``.
         """
         pattern: str = self.model
         if self.model == "best":

@@ -8,7 +8,7 @@ import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.planning.evaluate.alternatives import alternative_costs
-from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times, network_caution
+from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.layer_assignment import LayerAssignment, deferred
@@ -54,7 +54,7 @@ def assemble_plan(
         most = amplification_limit * (1 + TOLERANCE)
         over_limit = tuple(layer.name for layer in layers if layer.amplification > most)
     *fewer, everywhere = data_parallel_times(costs, memory)
-    caveats = profile.caveats(extrapolated) + network_caution(cluster, costs.network.model, profile.device)
+    caveats = profile.caveats(extrapolated)
     compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error, capacity=cluster.memory)
     if compared.within_error:
         caveats += (

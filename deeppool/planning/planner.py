@@ -12,7 +12,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
-from deeppool.planning.evaluate.baselines import data_parallel_times, network_caution
+from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
@@ -68,7 +68,8 @@ def plan(
             may be slower than the fastest one and exceed the limit and the memory (see ``over_limit``, ``claim`` and
             ``caveats`` of the plan).
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
-        network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was, else ``ring``.
+        network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was,
+            else ``nccl`` for GPUs of several nodes, else ``ring``.
             All-reduces of gradients overlap the backward pass, in the buckets of a run, as they do in DDP; see
             :mod:`deeppool.planning.evaluate.schedule`. With ``paper`` everything waits for each layer's own. A limit
             per layer counts each layer's own in full either way.
@@ -230,8 +231,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         optimality=efficient.optimality,
         pareto_factor=efficient.pareto_factor,
         search_time=search_time,
-        caveats=profile.caveats(layer.name for layer, far in zip(layers, costs.extrapolated[:, 0], strict=True) if far)
-        + network_caution(cluster, costs.network.model, profile.device),
+        caveats=profile.caveats(layer.name for layer, far in zip(layers, costs.extrapolated[:, 0], strict=True) if far),
     )
 
 

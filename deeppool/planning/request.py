@@ -29,7 +29,7 @@ def cost_table(
     """Returns the costs that :func:`plan` and :func:`frontier` search with; arguments and errors as for them."""
     cluster = cluster_of(profile, cluster)
     global_batch = check_batch(cluster.gpus, global_batch)
-    network = Network(cluster, model or default_model(cluster))
+    network = Network(cluster, model or default_model(cluster, profile.device))
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
     return price(profile, network, global_batch, counts)
 

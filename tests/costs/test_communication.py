@@ -75,10 +75,13 @@ def test_hierarchical_sends_an_eighth_of_the_bytes_between_nodes_of_eight():
 def test_best_is_the_fastest_pattern(gpus, size):
     times = [Network(CLUSTER, model).all_reduce_time(gpus, size) for model in MODELS[:3]]
     assert Network(CLUSTER, "best").all_reduce_time(gpus, size) == min(times)
+    nccl = Network(CLUSTER, "nccl")
+    assert nccl.all_reduce_time(gpus, size) == min(times)
+    assert nccl.all_reduce_schedule(gpus, size) is None
 
 
 def test_measured_all_reduces_cost_what_was_measured():
-    network = Network(CLUSTER, default_model(CLUSTER))
+    network = Network(CLUSTER, default_model(CLUSTER, "cpu"))
     for group in MEASURED.all_reduce:
         assert [network.all_reduce_time(group.gpus, size) for size in CURVE_SIZES] == list(group.curve.seconds)
     assert network.all_reduce_time(9, 2**20) == pytest.approx(2e-3)

@@ -13,7 +13,9 @@ def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimiz
     """Costs of a request; GPU counts may be given one by one."""
     cluster = cluster_with_memory(profile, cluster, memory, memory_model(profile, batch, optimizer))
     if isinstance(gpu_counts, tuple):
-        costs = price(profile, Network(cluster, network_model or default_model(cluster)), batch, gpu_counts)
+        costs = price(
+            profile, Network(cluster, network_model or default_model(cluster, profile.device)), batch, gpu_counts
+        )
     else:
         costs = cost_table(profile, cluster, batch, gpu_counts, network_model)
     return replace(costs, overlap=overlap_sync)

@@ -75,8 +75,8 @@ class ScheduledTraining:
         self._deferred = DeferredOptimizer(optimizer)
         self._names = {each: name for name, each in model.named_parameters() if each.requires_grad}
         _check(self._names, self._deferred.parameters, cluster, len(group.ranks))
-        self._network = Network(cluster, default_model(cluster))
         self._place = next(iter(self._names)).device
+        self._network = Network(cluster, default_model(cluster, self._place.type))
         self._times = IterationTimes(model, device_of(self._place))
         self._broadcast_state()
         self._whole = [FlatBatch(each) for each in _by_type(list(self._names))]

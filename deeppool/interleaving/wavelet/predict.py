@@ -72,7 +72,7 @@ def predict_tick_tock(profile: Profile, cluster: Cluster, samples: int) -> TickT
     one, doubled = (
         data_parallel_plan(profile, cluster, cluster.gpus * batch).iteration_time for batch in (samples, 2 * samples)
     )
-    two = tick_tock_time(tick_tock_costs(profile, Network(cluster, default_model(cluster)), samples))
+    two = tick_tock_time(tick_tock_costs(profile, Network(cluster, default_model(cluster, profile.device)), samples))
     return TickTockPrediction(cluster.gpus, samples, one, two, doubled)
 
 
@@ -90,7 +90,7 @@ def partition_costs(
         samples: samples of one wave's batch.
     """
     cluster = replace(cluster, gpus=len(parts))
-    network, link = Network(cluster, default_model(cluster)), cluster.link(len(parts))
+    network, link = Network(cluster, default_model(cluster, profile.device)), cluster.link(len(parts))
     found = []
     for part in parts:
         times = [profile.time(layer, samples) for layer in part]

@@ -6,11 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
-from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import data_parallel
@@ -130,16 +127,6 @@ class DataParallelComparison:
             f"on {format_count(most, 'GPU')}{' or fewer' * (len(found) > 1)} it does not fit: a GPU needs "
             f"{format_bytes(needed)}, and has {format_bytes(has)}"
         )
-
-
-def network_caution(cluster: Cluster, model: NetworkModel, device: str) -> tuple[str, ...]:
-    """Returns a caution where GPUs of several nodes sum gradients in one ring; empty elsewhere."""
-    if model != "ring" or find_kind(device).backend != "nccl" or not 1 < cluster.gpus_per_node < cluster.gpus:
-        return ()
-    return (
-        "all-reduces over several nodes are priced as one ring, which leaves a node by the port of one GPU; NCCL uses "
-        "those of all, and DDP may be faster than predicted (plan with --network-model best, or on a measured cluster)",
-    )
 
 
 def data_parallel_times(costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:

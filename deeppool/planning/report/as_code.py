@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deeppool.cluster.cluster import Cluster, is_preset
+from deeppool.costs.communication import default_model
 from deeppool.planning.plan import Plan
 from deeppool.profiling.shipped import find_profile, shipped_names
 
@@ -84,7 +85,7 @@ def _options(plan: Plan) -> dict[str, Any]:
         "limit_scope": (plan.limit_scope, "layer"),
         "goal": (plan.goal, "fastest"),
         "search": (plan.search, "exact"),
-        "network_model": (plan.network_model, "ring" if plan.cluster.measured is None else "measured"),
+        "network_model": (plan.network_model, default_model(plan.cluster, plan.device)),
         "optimizer": (plan.optimizer, "momentum"),
     }
     return {name: value for name, (value, default) in given.items() if value != default}

@@ -133,22 +133,21 @@ def test_plans_frontiers_and_goals_are_compared_with_what_fits(tmp_path) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "model", "cluster", "told"),
+    ("device", "cluster", "model", "as_by"),
     [
-        ("cuda", None, NODES, True),
-        ("cuda", "best", NODES, False),
-        ("cuda", None, replace(NODES, gpus=2), False),
-        ("cuda", None, replace(NODES, gpus_per_node=1), False),
-        ("cpu", None, NODES, False),
+        ("cuda", NODES, "nccl", "best"),
+        ("cuda", replace(NODES, gpus=2), "ring", "ring"),
+        ("cuda", replace(NODES, gpus_per_node=1), "ring", "ring"),
+        ("cpu", NODES, "ring", "ring"),
     ],
 )
-def test_one_ring_over_nodes_of_several_gpus_is_no_price_of_nccl(device, model, cluster, told) -> None:
+def test_gpus_of_several_nodes_sum_through_all_their_ports(device, cluster, model, as_by) -> None:
     times = replace(profile(), device=device)
-    plan, found = (make(times, cluster, 8, network_model=model) for make in (dp.plan, dp.frontier))
-    text = "NCCL uses those of all, and DDP may be faster than predicted (plan with --network-model best"
-    assert [text in str(record) for record in (plan, found)] == [told] * 2
-    if model is None:
-        assert (text in dp.advise(times, cluster, 8).explain()) == told
+    for make in (dp.plan, dp.frontier, data_parallel_plan):
+        found, same = make(times, cluster, 8), make(times, cluster, 8, network_model=as_by)
+        assert found.comparison.data_parallel == same.comparison.data_parallel
+    assert dp.plan(times, cluster, 8).network_model == model
+    assert dp.advise(times, cluster, 8).plan.network_model == model
 
 
 def test_files_without_the_memory_of_data_parallelism_compare_as_before(tmp_path) -> None:

@@ -163,7 +163,7 @@ def test_any_assignment_is_timed_as_its_events_are(problem, random):
     definition = Definition(*problem)
     assignments = sorted(map(sorted, definition.assignments(definition.tree, 0, definition.cluster.gpus)))
     profile, cluster, batch = problem
-    network = Network(cluster, default_model(cluster))
+    network = Network(cluster, default_model(cluster, "cpu"))
     costs = price(profile, network, batch, gpu_counts_to_search(cluster.gpus, batch))
     for assignment in random.sample(assignments, min(5, len(assignments))):
         places = [place for _, place in assignment]

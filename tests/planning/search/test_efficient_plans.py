@@ -38,7 +38,9 @@ BUDGETS = (1.0, 1.3, 2.0)
 
 
 def costs_of(profile, cluster, batch):
-    return price(profile, Network(cluster, default_model(cluster)), batch, gpu_counts_to_search(cluster.gpus, batch))
+    return price(
+        profile, Network(cluster, default_model(cluster, "cpu")), batch, gpu_counts_to_search(cluster.gpus, batch)
+    )
 
 
 def every_plan(problem):

@@ -62,7 +62,9 @@ def optimum(definition, limit):
 
 
 def costs_of(profile, cluster, batch):
-    return price(profile, Network(cluster, default_model(cluster)), batch, gpu_counts_to_search(cluster.gpus, batch))
+    return price(
+        profile, Network(cluster, default_model(cluster, "cpu")), batch, gpu_counts_to_search(cluster.gpus, batch)
+    )
 
 
 def is_sequence(definition):
