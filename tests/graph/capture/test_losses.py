@@ -186,7 +186,7 @@ def test_the_default_loss_takes_the_logits_of_a_mapping_and_what_no_gradient_rea
         advice = dp.advise(found, 1, 1)
         for sentence in (*found.caveats(), *advice.plan.caveats):
             assert sentence.startswith(f"no gradient reaches {unread} B of the {4 * linear} B of parameters: ")
-        assert f"  caution: {found.caveats()[0]}\n" in advice.explain()
+        assert f"\nCaution: {found.caveats()[0]}\n" in advice.explain()
 
 
 @pytest.mark.parametrize("kind", ["classes", "pixels", "tokens", "double"])
