@@ -128,9 +128,10 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
     ]
     if drawing:
         yield (
-            f"{format_count(len(drawing), 'layer')} ({_some(tuple(drawing))}) with random numbers inside an operator, "
-            "as the dropout of fused attention or of an LSTM: each GPU draws its own, as in DDP, and a training "
-            "depends on the plan (self_attn.dropout = 0.0 turns that off; an nn.Dropout does not depend on it)"
+            f"{format_count(len(drawing), 'layer')} ({_some(tuple(drawing))}) with random numbers other than an "
+            "nn.Dropout's, as the dropout of fused attention or of an LSTM, or a drop path by bernoulli_: each GPU "
+            "draws its own, as in DDP, and a training depends on the plan (self_attn.dropout = 0.0 turns that of "
+            "attention off)"
         )
     for layer, group in zip(graph.layers, captured.nodes, strict=True):
         modules = _joined_by_second_dim(group, captured.batch_symbols)
