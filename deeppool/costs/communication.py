@@ -19,8 +19,8 @@ equal links :mod:`deeppool.costs.schedules` gives the same:
 ``best``
     The fastest of the three.
 ``nccl``
-    As fast as ``best``, by the library's own all-reduce: NCCL chooses among rings through all ports of a node and
-    trees. The default for GPUs of several nodes.
+    Inside a node as ``ring``, over several as fast as ``best``, by the library's own all-reduce: NCCL chooses among
+    rings through all ports of a node and trees. The default for GPUs of several nodes.
 ``measured``
     Times that ``deeppool network`` measured on the cluster's own ranks, by group and size
     (:mod:`deeppool.cluster.measured_network` interpolates and extrapolates). The default where the cluster has
@@ -179,8 +179,9 @@ class Network:
         if self.model == "measured":
             assert self.cluster.measured is not None
             return self.cluster.measured.all_reduce_time(gpu_count, size)
-        patterns = PATTERNS.values() if self.model in ("best", "nccl") else (PATTERNS[self.model],)
-        return min(pattern(self.cluster, gpu_count, size) for pattern in patterns)
+        if self.model == "best" or (self.model == "nccl" and gpu_count > self.cluster.gpus_per_node):
+            return min(pattern(self.cluster, gpu_count, size) for pattern in PATTERNS.values())
+        return PATTERNS.get(self.model, ring)(self.cluster, gpu_count, size)
 
     def all_reduce_time_over(self, gpus: Sequence[int], size: int) -> float:
         """Returns the seconds to sum ``size`` bytes of gradients over some GPUs, in ascending order."""

@@ -137,7 +137,7 @@ def test_plans_are_compared_with_data_parallelism_where_it_is_fastest(goal):
     profile = dp.find_profile("vgg16-h200")
     on_all, on_one_node = (data_parallel_plan(profile, gpus, 64).iteration_time for gpus in (16, 8))
     made = dp.plan(profile, 16, 64, goal=goal)
-    assert on_one_node < on_all / 3
+    assert on_one_node < on_all
     assert made.comparison.fastest.gpus == 8
     assert made.comparison.fastest.seconds == pytest.approx(on_one_node)
     assert made.iteration_time <= on_one_node * (1 + 1e-9)

@@ -133,8 +133,8 @@ def _check(trainer: Trainer) -> None:
     everywhere = tuple(range(trainer.ranks))
     if any(stage.layout.gpus != everywhere for stage in trainer.stages):
         raise InvalidValueError(
-            "waves are data parallel: every layer computes on all ranks (plan with gpus of each layer alike, such as "
-            "the plan's data_parallel)"
+            "waves are data parallel: every layer computes on all ranks (make the plan by "
+            "deeppool.planning.evaluate.data_parallel.data_parallel_plan)"
         )
     if trainer.precision in ("fp16", "tf32"):
         raise InvalidValueError(

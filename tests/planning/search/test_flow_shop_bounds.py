@@ -10,7 +10,7 @@ from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock, RestBounds
 from deeppool.planning.search.limited_costs import LimitedCosts
-from tests.planning.search.test_flow_shop import SYNC, layers, two_layers
+from tests.planning.search.test_flow_shop import layers, two_layers
 
 
 def bounds(costs, sync, blocks=None) -> RestBounds:
@@ -28,7 +28,7 @@ def test_a_layer_adds_its_passes_or_what_it_sends():
 
     With a lag of 10 s an iteration takes 5 + 1 + 10 + 0.5 s or more; with none 5 + 1 + 2 s.
     """
-    found = bounds(two_layers(), SYNC)
+    found = bounds(two_layers(), two_layers().sync)
     assert least(found, 5.0, 10.0, 1, option=1) == pytest.approx(16.5)
     assert least(found, 5.0, 0.0, 1, option=1) == pytest.approx(8.0)
     assert least(found, 5.0, 10.0, 2) == pytest.approx(15.0)
@@ -36,7 +36,7 @@ def test_a_layer_adds_its_passes_or_what_it_sends():
 
 def test_any_option_is_the_fastest_one():
     """Of the first layer alone two GPUs take 1 + 2 s, one takes 3 + 6 s."""
-    found = bounds(two_layers(), SYNC * 0)
+    found = bounds(two_layers(), two_layers().sync * 0)
     assert least(found, 0.0, 0.0, 1) == pytest.approx(3.0)
     assert least(found, 0.0, 0.0, 1, option=0) == pytest.approx(9.0)
 
@@ -44,7 +44,7 @@ def test_any_option_is_the_fastest_one():
 def test_a_block_may_be_passed_over():
     """From the join on, layer 2 and layer 1 take 1 + 3 and 50 + 50 s, or the block 1 + 4; then layer 0 its 1 + 2."""
     costs = layers([(1.0, 2.0), (50.0, 50.0), (1.0, 3.0)], [ALONE_BYTES] * 3)
-    block = BoundedBlock(0, np.full((2, 2), 1.0), np.full((2, 2), 4.0))
+    block = BoundedBlock(0, np.full((2, 2), 5.0), np.full((2, 2), -4.0))
     assert least(bounds(costs, np.zeros((3, 2)), {2: (block, 2)}), 0.0, 0.0, 0) == pytest.approx(8.0)
     assert least(bounds(costs, np.zeros((3, 2))), 0.0, 0.0, 0) == pytest.approx(107.0)
 
