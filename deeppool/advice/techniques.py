@@ -126,8 +126,8 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
 
     The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have. Each of the two is on
     as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits.
-    More GPUs over slower links are left out: the price of DDP is that of a ring there, which is not what NCCL does
-    between nodes.
+    More GPUs over slower links are left out: the simulation sends DDP's gradients through one ring there, NCCL through
+    all ports of a node.
     """
     cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
     baseline, fitting = compared.fastest, compared.fitting

@@ -27,6 +27,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.amplification import TOLERANCE, time_allowance
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
@@ -72,6 +73,8 @@ class LowerBound:
         self._single_start = tree.blocks[0] is None
         self._edges = [self._transfer(source, layer) for source, layer in pairwise(path)]
         """Per layer of the path but the first (from, to) seconds of the transfer into it, inf over the limit."""
+        self._least_sync = {layer: self._least_sync_of(layer) for layer in tree.layers} if costs.overlap else {}
+        """Per layer on every path (K,) seconds that its gradients add at least to the all-reduces of its GPUs."""
 
     def seconds(self, iteration_limit: float | None = None) -> float:
         """Returns seconds that no iteration within the limits can beat."""
@@ -124,7 +127,7 @@ class LowerBound:
             if layer in self._on_every_path:
                 # The first layer's backward pass is the last one: nothing is left that could hide its all-reduce.
                 first = self._single_start and layer == self.path[0]
-                seconds = seconds + (1.0 if first else share) * costs.least_sync[layer]
+                seconds = seconds + (1.0 if first else share) * self._least_sync[layer]
         found: Floats = weights.path * seconds
         return found + weights.work * self._work(layer, permitted=False) if weights.work else found
 
@@ -138,6 +141,16 @@ class LowerBound:
     def _permitted(self, layer: int) -> NDArray[np.bool_]:
         permitted: NDArray[np.bool_] = self._own[layer] <= self._allowed[layer]
         return permitted
+
+    def _least_sync_of(self, layer: int) -> Floats:
+        size = self.costs.graph.gradient_bytes[layer]
+        if size >= ALONE_BYTES:
+            alone: Floats = self.costs.sync[layer]
+            return alone
+        network = self.costs.network
+        return size * np.array(
+            [network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in self.costs.gpu_counts]
+        )
 
 
 def longest_path(predecessors: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> tuple[int, ...]:
