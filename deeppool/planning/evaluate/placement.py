@@ -82,7 +82,7 @@ class Placement:
     def _transfers_to(self, layer: int) -> float:
         here = self.costs.graph.layers[layer]
         return sum(
-            float(self.costs.comm(size, self._locality(source, layer))[self.options[source], self.options[layer]])
+            self.costs.comm_rows(size, self._locality(source, layer))[self.options[source]][self.options[layer]]
             for source, size in zip(here.predecessors, here.input_bytes, strict=True)
         )
 

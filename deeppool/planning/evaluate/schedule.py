@@ -223,11 +223,12 @@ def schedule(
 
 def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the seconds of the update on the GPU whose layers take longest."""
-    if not any(layer.update for layer in layers):
-        return 0.0
+    own: dict[GpuSet, float] = {}
+    for layer, used in zip(layers, gpus, strict=True):
+        own[used] = own.get(used, 0.0) + layer.update
     # Where the last of a GPU's layers begins, a GPU computes all of them, and perhaps more.
-    firsts = {first for used in set(gpus) for first, _ in _runs(used)}
-    return max(sum(layer.update for layer, used in zip(layers, gpus, strict=True) if gpu in used) for gpu in firsts)
+    firsts = {first for used in own for first, _ in _runs(used)}
+    return max(sum(seconds for used, seconds in own.items() if gpu in used) for gpu in firsts)
 
 
 @dataclass(frozen=True, slots=True)

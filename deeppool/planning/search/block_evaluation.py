@@ -102,7 +102,10 @@ class BlockEvaluation:
                 group = group.together(ways, side_by_side=False, cap=room, slack=most)
                 if not group.plans:
                     return group
-            folded = folded.together(group, side_by_side=True, cap=cap - additive, slack=slack - arriving)
+            if folded is EMPTY_PLAN:
+                folded = group
+            else:
+                folded = folded.together(group, side_by_side=True, cap=cap - additive, slack=slack - arriving)
             if thorough:
                 self.budget.spend(len(folded.plans))
             if not folded.plans:
@@ -114,15 +117,14 @@ class BlockEvaluation:
         if branch.tail:
             # What a tail takes is only bounded so far, and a bound rules nothing out.
             return range(branch.moved.shape[1])
-        settled: set[int] = set()
         while True:
-            *_, lasts = branch.ends(branch.path.guess, slot, self.before, self.after)
-            if settled.issuperset(lasts):
-                return lasts
-            # Evaluating one may make it slower than another one that it ruled out.
+            guess = branch.path.guess
+            *_, lasts = branch.ends(guess, slot, self.before, self.after)
             for last in lasts:
                 branch.path.settle(slot, self.before, last)
-            settled.update(lasts)
+            if branch.path.guess is guess:
+                return lasts
+            # Evaluating one has made it slower, perhaps than another one that it ruled out.
 
     def _branch(
         self, branch: BranchBounds, slot: int, start: int, cap: float, slack: float, *, thorough: bool

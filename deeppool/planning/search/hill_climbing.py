@@ -13,12 +13,13 @@ H. R. Lourenço, O. C. Martin and T. Stützle, Handbook of Metaheuristics, 2003)
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 
 from deeppool.base import cancellation
+from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE, amplification
-from deeppool.graph.series_parallel import Series, branching_blocks, layers_of
+from deeppool.graph.series_parallel import ParallelBlock, branching_blocks, layers_of
 from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.placement import Placement
 
@@ -123,16 +124,16 @@ def _changed(plan: Placement, change: Change) -> Placement:
     other = plan.with_option(*change)
     if change[2] is None:
         # The same branches run side by side.
-        vars(other).update(order=plan.order, free_widths=plan.free_widths)
+        vars(other).update(order=plan.order)
     return other
 
 
 def _is_possible(other: Placement, plan: Placement, change: Change, permitted: Permitted) -> bool:
     """Returns whether a plan with a change is permitted and uses no GPU twice."""
     cancellation.check()
-    layers, _, start = change
+    layers = change[0]
     touched = {*layers, *(reader for layer in layers for reader in plan.readers[layer])}
-    return _fits(other, layers, start) and permitted(other, touched)
+    return _fits(other, layers) and permitted(other, touched)
 
 
 def _counts(plan: Placement) -> Iterator[Change]:
@@ -170,30 +171,37 @@ def _places(plan: Placement) -> Iterator[Change]:
                 yield layers, option, start
 
 
-def _fits(other: Placement, layers: Iterable[int], start: int | None) -> bool:
-    """Returns whether all layers have GPUs that nothing else uses at the same time, where some are changed."""
-    if start is None:
-        return all(other.gpu_count(layer) <= other.free_widths[layer] for layer in layers)
-    if any(other.gpu_count(layer) > width for layer, width in enumerate(other.free_widths)):
-        return False
-    groups = (
-        [block.branches[number] for number in group]
-        for block in branching_blocks(other.tree)
-        for group in concurrent_branches(block, other.gpus)
+def _fits(plan: Placement, layers: Collection[int]) -> bool:
+    """Returns whether all layers have GPUs that nothing else uses at the same time, where only some are changed."""
+    cluster, changed = plan.costs.network.cluster, set(layers)
+    ends = ((plan.gpus[layer][0], plan.gpus[layer][-1]) for layer in layers)
+    blocks = (block for block in branching_blocks(plan.tree) if not changed.isdisjoint(layers_of(block)))
+    return all(last < cluster.gpus and _is_near(first, last, cluster) for first, last in ends) and all(
+        _are_apart(plan, block) for block in blocks
     )
-    return all(_is_group(other, branches) for branches in groups)
 
 
-def _is_group(plan: Placement, branches: Sequence[Series]) -> bool:
-    """Returns whether branches that share a GPU start on one, on GPUs of one node or from the start of a node on.
+def _is_near(first: int, last: int, cluster: Cluster) -> bool:
+    """Returns whether GPUs are those of one node, or from the start of a node on: no other links join them."""
+    node = cluster.gpus_per_node
+    return first // node == last // node or first % node == 0
+
+
+def _are_apart(plan: Placement, block: ParallelBlock) -> bool:
+    """Returns whether branches that share a GPU start on one, with no GPU of others between theirs.
 
     The bounds of all plans count no other groups.
     """
-    node = plan.costs.network.cluster.gpus_per_node
-    used = [plan.gpus[layer] for branch in branches for layer in layers_of(branch)]
-    first, last = min(gpus[0] for gpus in used), max(gpus[-1] for gpus in used)
-    near = first // node == last // node or first % node == 0
-    return near and {plan.starts[branch.layers[0]] for branch in branches} == {first}
+    ends = []
+    for group in concurrent_branches(block, plan.gpus):
+        branches = [block.branches[number] for number in group]
+        used = [plan.gpus[layer] for branch in branches for layer in layers_of(branch)]
+        first, last = min(gpus[0] for gpus in used), max(gpus[-1] for gpus in used)
+        ends.append((first, last))
+        if {plan.starts[branch.layers[0]] for branch in branches} != {first}:
+            return False
+    near = all(_is_near(*end, plan.costs.network.cluster) for end in ends)
+    return near and all(one[1] < other[0] for one, other in itertools.pairwise(sorted(ends)))
 
 
 def keep_limit(limit: float | None, plan: Placement, layers: Iterable[int]) -> bool:

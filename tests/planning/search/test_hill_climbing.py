@@ -89,7 +89,7 @@ def test_branches_that_share_a_gpu_start_on_the_same_one(start, fits):
     link = Link(1e9, 0.0, "by hand")
     costs = costs_of(make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "by hand", 4, link, link), 4)
     plan = Placement(costs, (0, 1, 0, 0), (0, 0, 3, 0))
-    assert hill_climbing._fits(plan.with_option([2], 0, start), [2], start) is fits
+    assert hill_climbing._fits(plan.with_option([2], 0, start), [2]) is fits
 
 
 @pytest.mark.parametrize(("node", "fits"), [(4, True), (3, False)])
@@ -100,7 +100,7 @@ def test_the_gpus_of_a_branch_that_forks_again_stay_in_one_node(node, fits):
     link = Link(1e9, 0.0, "by hand")
     costs = costs_of(make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "by hand", node, link, link), 4)
     plan = Placement(costs, (0, 1, 0, 0, 0), (2, 0, 2, 2, 0))
-    assert hill_climbing._fits(plan.with_option([3], 0, 3), [3], 3) is fits
+    assert hill_climbing._fits(plan.with_option([3], 0, 3), [3]) is fits
 
 
 def test_a_limit_forbids_a_change():
