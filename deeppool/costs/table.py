@@ -73,6 +73,12 @@ class CostTable:
         return least
 
     @cached_property
+    def least_parts(self) -> Floats:
+        """(4, L, K) seconds of each layer: forward, backward, what it adds at least to the all-reduces, update."""
+        sums = self.least_sync if self.overlap else np.zeros(self.sync.shape)
+        return np.stack([self.forward, self.backward, sums, np.broadcast_to(self.update[:, None], sums.shape)])
+
+    @cached_property
     def all_reduce_time(self) -> Callable[[Sequence[int], int], float]:
         """Seconds to sum some bytes of gradients over some GPUs, in ascending order; each is computed once."""
         return cache(self.network.all_reduce_time_over)

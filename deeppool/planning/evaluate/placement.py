@@ -104,12 +104,11 @@ class Placement:
 
         It computes its layers forward, and then backward while it sums their gradients.
         """
-        costs, first = self.costs, [layer for layer, start in enumerate(self.starts) if not start]
-        rows = first, [self.options[layer] for layer in first]
-        moved = sum(self._incoming[layer] for layer in first) / 2
-        sums = float(costs.least_sync[rows].sum()) if costs.overlap else 0.0
-        backward = max(float(costs.backward[rows].sum()) + moved, sums)
-        return float(costs.forward[rows].sum()) + moved + backward + float(costs.update[first].sum())
+        layers = np.nonzero(np.array(self.starts) == 0)[0]
+        rows = layers, np.array(self.options)[layers]
+        forward, backward, sums, update = self.costs.least_parts[:, *rows].sum(axis=1).tolist()
+        moved = float(np.array(self._incoming)[layers].sum()) / 2
+        return float(forward + moved + max(backward + moved, sums) + update)
 
     @cached_property
     def gpu_seconds(self) -> float:
@@ -138,9 +137,8 @@ class Placement:
             all_reduce = bucket_seconds(
                 self.order, self.gpus, costs.graph.gradient_bytes, costs.all_reduce_time, costs.graph.tied
             )
-        incoming = map(self.incoming, range(len(self.options)))
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
-        return tuple(map(LayerTimes, incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
+        return tuple(map(LayerTimes, self._incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
 
     @cached_property
     def schedule(self) -> IterationSchedule:

@@ -107,7 +107,10 @@ def order_of(part: Series | ParallelBlock | NonSeriesParallel | None, gpus: Gpus
             for group in concurrent_branches(part, gpus)
         )
         return orders[0] if len(orders) == 1 else (orders,)
-    steps = ((*order_of(block, gpus), layer) for layer, block in zip(part.layers, part.blocks, strict=True))
+    steps = (
+        (layer,) if block is None else (*order_of(block, gpus), layer)
+        for layer, block in zip(part.layers, part.blocks, strict=True)
+    )
     return (*chain.from_iterable(steps), *order_of(part.tail, gpus))
 
 
