@@ -126,8 +126,6 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
 
     The gain is over DDP with its best bucket size, which takes only a parameter of DDP to have. Each of the two is on
     as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits.
-    More GPUs over slower links are left out: the simulation sends DDP's gradients through one ring there, NCCL through
-    all ports of a node.
     """
     cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
     baseline, fitting = compared.fastest, compared.fitting
@@ -135,12 +133,11 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
         evidence = f"to simulate transfers of {baseline.gpus} GPUs, on which DDP is fastest, takes minutes"
         step = f"dp.compare_transfers(profile, cluster, {costs.global_batch}), which does it"
         return Finding("ordered transfers", "unknown", None, evidence, step)
-    link = cluster.link(max(2, baseline.gpus))
     near = fitting.index(baseline)
     fastest: dict[str, DataParallelTime] = {}
     # The more a method has to beat, the fewer GPU counts take a simulation.
     for one in sorted(fitting[max(0, near - 1) : near + 2], key=lambda one: one != baseline):
-        if one.gpus > MOST_SIMULATED or (one.gpus > baseline.gpus and cluster.link(one.gpus) != link):
+        if one.gpus > MOST_SIMULATED:
             continue
         if fastest and _least_seconds(costs, one.gpus) >= fastest[TUNED_DDP].seconds:
             continue

@@ -69,14 +69,16 @@ def fastest_all_reduce(network: Network, ranks: int, size: int) -> tuple[str, fl
     By the model ``measured`` the fastest of all schedules and the library's own, else the model's.
     """
     if network.model == "measured":
-        return fastest_of_all(network.cluster, ranks, size)
+        return fastest_of_all(network, ranks, size)
     schedule = network.all_reduce_schedule(ranks, size)
     return LIBRARY if schedule is None else schedule.pattern, network.all_reduce_time(ranks, size)
 
 
-def fastest_of_all(cluster: Cluster, ranks: int, size: int) -> tuple[str, float]:
-    """Returns the fastest of all patterns and the library's own, over the first GPUs of a cluster, and its seconds."""
-    times = all_reduce_times(cluster, ranks, size)
+def fastest_of_all(network: Network, ranks: int, size: int) -> tuple[str, float]:
+    """Returns the fastest of all patterns and the library's own, over the first GPUs of a network, and its seconds."""
+    times = all_reduce_times(network.cluster, ranks, size)
+    if network.model == "nccl":
+        times = {**times, LIBRARY: network.all_reduce_time(ranks, size)}
     pattern = min(times, key=times.__getitem__)
     return pattern, times[pattern]
 
@@ -92,12 +94,14 @@ def pattern_prices(network: Network, pattern: str) -> Callable[[int, int], tuple
     """Returns what prices all-reduces of some ranks and bytes by one pattern, whatever is faster.
 
     Args:
-        network: the library's own all-reduce is priced as a ring where it was not measured.
+        network: the library's own all-reduce was measured, or is NCCL's by the model ``nccl``, or is priced as a ring.
         pattern: ``library`` or a name of :data:`deeppool.collectives.patterns.ALL_REDUCES`.
     """
 
     def price(ranks: int, size: int) -> tuple[str, float]:
         if network.cluster.measured is None:
+            if network.model == "nccl" and pattern == LIBRARY:
+                return pattern, network.all_reduce_time(ranks, size)
             return pattern, _pattern_time(network.cluster, pattern if pattern in ALL_REDUCES else "ring", ranks, size)
         times = all_reduce_times(network.cluster, ranks, size)
         return pattern, times.get(pattern, times["ring"])

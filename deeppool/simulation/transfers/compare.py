@@ -24,7 +24,7 @@ from deeppool.collectives.transfer_methods import (
     fused_transfers,
     server_transfers,
 )
-from deeppool.costs.communication import Network
+from deeppool.costs.communication import Network, default_model
 from deeppool.costs.schedules import fastest_in_halves, fastest_of_all, pattern_prices
 from deeppool.errors import InvalidValueError
 from deeppool.planning.request import check_batch
@@ -44,16 +44,18 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     =================  ===============================================================================================
     parameter server   each gradient by itself to one of ``servers`` ranks, in turn; parameters back in order of need
     sharded servers    each gradient in equal shares to all ranks, and back
-    Horovod            in cycles of 5 ms what is ready, fused up to 64 MiB, by a ring; the next forward waits for all
+    Horovod            in cycles of 5 ms what is ready, fused up to 64 MiB, by rings; the next forward waits for all
     DDP                buckets of 25 MiB by the library's all-reduce; the next forward waits for all
     DDP, best bucket   the same with the best of 15 bucket sizes for this model and network
-    DeAR, best bucket  buckets by two halves of a ring, the second beside the next forward; the best of 15 sizes
+    DeAR, best bucket  buckets by two halves of rings, the second beside the next forward; the best of 15 sizes
     Caramel            :class:`deeppool.TransferScheduler`: batches, patterns and order from the model and the network
     =================  ===============================================================================================
 
     All methods compute the same parts one after the other, and send one transfer at a time per rank. Computing and
     transfers do not slow each other, and adding gradients costs nothing. On a cluster that was measured with schedules
-    these price the patterns; else a schedule's price follows from the links, and the library's all-reduce is a ring.
+    these price the patterns; else a schedule's price follows from the links, and the library's all-reduce is that of
+    the plans of such a profile. Where that is NCCL's over several nodes, so are the rings of Horovod and DeAR, which
+    pass through all ports of a node.
 
     Args:
         profile: layer times.
@@ -72,12 +74,14 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     servers = whole_number("servers", servers, 1, gpus, "one of the GPUs each")
     global_batch = check_batch(gpus, global_batch)
     parts, gradients = parts_of(profile, -(-global_batch // gpus), gpus)
-    by = partial(pattern_prices, Network(cluster))
+    network = Network(cluster, default_model(cluster, profile.device))
+    by = partial(pattern_prices, network)
+    rings = (lambda ranks, size: ("ring", by(LIBRARY)(ranks, size)[1])) if network.model == "nccl" else by("ring")
 
-    def best_bucket(method: Callable[..., TransferPlan], pattern: str) -> TransferPlan:
+    def best_bucket(method: Callable[..., TransferPlan], price: PriceAllReduce) -> TransferPlan:
         total = float(sum(each.size for each in gradients))
         plans = [
-            method(parts, gradients, by(pattern), bucket)
+            method(parts, gradients, price, bucket)
             for bucket in (BUCKET_BYTES, *(size for size in BUCKETS if size < total), total)
         ]
         return min(plans, key=lambda plan: plan.iteration_time)
@@ -85,14 +89,14 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     plans = {
         SERVERS: _placed(parts, gradients, by("parameter-server"), servers),
         SHARDED: server_transfers(parts, gradients, by("sharded-parameter-server")),
-        HOROVOD: fused_transfers(parts, gradients, by("ring")),
+        HOROVOD: fused_transfers(parts, gradients, rings),
         DDP: ddp_transfers(parts, gradients, by(LIBRARY)),
-        TUNED_DDP: best_bucket(ddp_transfers, LIBRARY),
-        DEAR: best_bucket(dear_transfers, "ring"),
+        TUNED_DDP: best_bucket(ddp_transfers, by(LIBRARY)),
+        DEAR: best_bucket(dear_transfers, rings),
         CARAMEL: plan_transfers(
             parts,
             gradients,
-            partial(fastest_of_all, cluster),
+            partial(fastest_of_all, network),
             halves=partial(fastest_in_halves, cluster),
             error=0.0 if cluster.measured is None else MEASURED_ERROR,
         ),

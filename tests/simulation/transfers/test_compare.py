@@ -108,6 +108,30 @@ def test_prices_are_those_of_the_links(compared: TransferComparison) -> None:
     assert compared.plan(SHARDED).transfer_time == pytest.approx(2 * sum(1e-4 + 0.75 * s / 1e9 for s in SIZES if s))
 
 
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_on_gpus_of_several_nodes_the_library_sends_through_all_ports(per_node: int) -> None:
+    near, far = Link(20e9, 1e-5, "by hand"), Link(1e9, 1e-4, "by hand")
+    nodes = Cluster(16, "by hand", per_node, near, far)
+    compared = dp.compare_transfers(replace(profile(), device="cuda"), nodes, 128)
+    # Every GPU sends its share between the nodes, where one ring over all GPUs would send all through one port of a
+    # node. On nodes of one GPU the two are the same.
+    inside, between = per_node, 16 // per_node
+
+    def seconds(size: int) -> float:
+        share = size / inside
+        return 2 * (inside - 1) * (1e-5 + share / 20e9) + 2 * (between - 1) * (1e-4 + share / between / 1e9)
+
+    # DDP's buckets of 1 and 25 MiB: layer 4, layer 3, and layers 2 and 0, each sent after the one before.
+    first, second, last = (seconds(size * MIB) for size in (8, 64, 3))
+    end = max(max(4e-3 + first, 14e-3) + second, 40e-3) + last
+    assert compared.plan(DDP).iteration_time == pytest.approx(20e-3 + end)
+    assert compared.plan(TUNED_DDP).iteration_time <= compared.plan(DDP).iteration_time
+    assert compared.plan(CARAMEL).iteration_time <= compared.plan(TUNED_DDP).iteration_time
+    # In halves, or fused, the same bytes take the same time.
+    assert compared.plan(DEAR).transfer_time >= seconds(75 * MIB) - 1e-12
+    assert compared.plan(HOROVOD).transfer_time <= 3 * seconds(0) + seconds(75 * MIB) + 1e-12
+
+
 def test_best_buckets_are_no_worse_than_any_that_is_tried(compared: TransferComparison) -> None:
     assert compared.plan(TUNED_DDP).iteration_time <= compared.plan(DDP).iteration_time
     assert compared.plan(TUNED_DDP).size_bound is not None
