@@ -21,7 +21,7 @@ from deeppool.graph.shapes import Shapes
 from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.training.batch_check import BatchCheck
-from deeppool.training.data import ShardReader, example_target
+from deeppool.training.data import ShardReader, first_sample
 from deeppool.training.momentum_sgd import momentum_sgd
 from deeppool.training.synthetic_task import SyntheticTask
 from deeppool.training.training_job import Training, TrainingJob
@@ -76,7 +76,7 @@ def user_task(
             )
     dataset = job.dataset()
     reader = ShardReader(dataset, batch, job.seed, job.loader_workers, job.sampler, background=background)
-    target = None if job.loss is None else example_target(dataset)
+    target = None if job.loss is None else first_sample(dataset)[-1][0]
     captured = _capture(module, place, inputs, plan, job.loss, target)
     reader.check = BatchCheck(captured, batch)
     together = [batch if job.synchronise_batch_norm else batch // gpus for gpus in _gpu_counts(captured, plan)]

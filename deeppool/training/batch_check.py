@@ -26,7 +26,8 @@ class BatchCheck:
         """
         if len(tensors) != len(self._inputs) + 1:
             raise InvalidValueError(
-                f"the dataset's items have {len(tensors)} parts, {self._model} takes {len(self._inputs)} and a target"
+                f"the dataset's items have {len(tensors)} parts, {self._model} takes {len(self._inputs)} and a target "
+                "(several targets are one tensor, which the loss takes apart)"
             )
         *inputs, target = tensors
         for (name, expected), found in zip(self._inputs, inputs, strict=True):

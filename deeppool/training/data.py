@@ -21,14 +21,14 @@ Samples = tuple[torch.Tensor, ...]
 """Inputs, and the targets."""
 
 
-def example_target(dataset: Dataset[Any]) -> torch.Tensor:
-    """Returns the target of a dataset's first sample, as a loader makes it a tensor.
+def first_sample(dataset: Dataset[Any]) -> Samples:
+    """Returns a batch of a dataset's first sample, as a loader makes it tensors.
 
     Raises:
         InvalidValueError: the dataset has no positions, or its items are not inputs and a target.
     """
     _size(dataset)
-    return _parts(default_collate([dataset[0]]), dataset)[-1][0]
+    return _parts(default_collate([dataset[0]]), dataset)
 
 
 def _parts(collated: Any, dataset: Dataset[Any]) -> Samples:

@@ -114,19 +114,29 @@ class TrainingJob(Training):
         return self.model if isinstance(self.model, str) else type(self.model).__name__
 
     def capture(self, granularity: Granularity = "module") -> "CapturedModel":
-        """Captures the model and its loss as layers, to profile and plan."""
-        from deeppool.graph.capture.capture import capture
-        from deeppool.training.data import example_target
+        """Captures the model and its loss as layers, to profile and plan.
 
-        return capture(
+        Raises:
+            InvalidValueError: the first item of the dataset does not fit the model, or not the loss, if one is given.
+            CaptureError: as for :func:`deeppool.capture`.
+        """
+        from deeppool.graph.capture.capture import capture
+        from deeppool.training.batch_check import BatchCheck
+        from deeppool.training.data import first_sample
+
+        sample = None if self.loss is None else first_sample(self.dataset())
+        captured = capture(
             self.model,
             self.input_shape,
             input_dtype=self.input_dtype,
             loss=self.loss,
-            target=None if self.loss is None else example_target(self.dataset()),
+            target=None if sample is None else sample[-1][0],
             granularity=granularity,
             seed=self.seed,
         )
+        if sample is not None:
+            BatchCheck(captured, global_batch=1)(sample)
+        return captured
 
 
 def _check_function(rule: Training, name: str, *, required: bool = False) -> None:

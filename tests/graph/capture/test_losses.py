@@ -352,6 +352,19 @@ def test_samples_that_do_not_fit_are_refused_with_both_shapes(targets, settings,
 
 
 @pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ((torch.zeros(6, 8), torch.zeros(6, 2), torch.zeros(6, 4)), "have 3 parts, Sequential takes 1 and a target .sev"),
+        ((torch.zeros(6, 9), torch.zeros(6, 4)), r"has shape \(9,\) and float32 as .*, .* captured for shape \(8,\) and"),
+    ],
+)
+def test_items_that_do_not_fit_are_refused_before_a_plan_is_made_with_them(items, message: str) -> None:
+    job = dataclasses.replace(make_job(torch.rand(6, 4), functional.mse_loss), dataset=lambda: TensorDataset(*items))
+    with pytest.raises(InvalidValueError, match=message):
+        job.capture()
+
+
+@pytest.mark.parametrize(
     ("make_item", "kind"),
     [
         (lambda image: image, "Tensor"),
