@@ -48,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     trace = draw_trace(args.jobs, args.interval, args.seed)
     began, began_wall = time.process_time(), time.perf_counter()
-    found = dp.simulate_cluster(trace, args.gpus, strategy=args.strategy)
+    found = dp.simulate_cluster(trace, dp.Cluster(args.gpus), strategy=args.strategy)
     seconds, wall = time.process_time() - began, time.perf_counter() - began_wall
     print(
         f"{args.jobs} jobs on {args.gpus} GPUs, {args.strategy}: {seconds:.1f} s of a processor ({wall:.1f} s of time)"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, PresetOption
+from deeppool.cli.options import AsJson, ClusterOption
 from deeppool.cli.output import show
 
 
@@ -27,7 +27,7 @@ def import_trace(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the workload (JSON).")],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster; larger jobs are left out.")],
-    cluster: PresetOption = "dgx-a100",
+    cluster: ClusterOption = None,
     batch: Annotated[
         int, typer.Option(help="Samples per GPU and iteration; of a background at most its profile's largest.")
     ] = 32,
@@ -43,7 +43,7 @@ def import_trace(
 
     Example: `deeppool cluster import helios cluster_log.csv --profile resnet50.json --gpus 1024 -o workload.json`
     """
-    from deeppool.cluster.cluster import find_cluster
+    from deeppool.profiling.default_cluster import cluster_for
     from deeppool.simulation.cluster.public_traces import import_trace as make_workload
 
     known = {_beside(name, output): read_profile(name) for name in profiles}
@@ -51,7 +51,7 @@ def import_trace(
         path,
         trace_format,
         known,
-        find_cluster(cluster, gpus),
+        cluster_for(next(iter(known.values())), gpus, cluster),
         per_gpu_batch=batch,
         background_gpus=background_gpus,
         jobs=jobs,

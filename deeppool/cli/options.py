@@ -84,9 +84,6 @@ ClusterOption = Annotated[
         "those GPUs, else dgx-a100."
     ),
 ]
-PresetOption = Annotated[
-    str, typer.Option(help="dgx-a100, dgx-h100, dgx-h200, ethernet-25g, loopback, or a cluster file.")
-]
 NetworkOption = Annotated[
     Literal["ring", "halving-doubling", "hierarchical", "best", "nccl", "measured", "paper"] | None,
     typer.Option(

@@ -17,7 +17,7 @@ from deeppool.cli.conditions import (
     read_interference,
 )
 from deeppool.cli.inputs import warn
-from deeppool.cli.options import AsJson, PresetOption, SlowdownOption
+from deeppool.cli.options import AsJson, ClusterOption, SlowdownOption
 from deeppool.cli.output import progress, show
 
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
@@ -29,7 +29,7 @@ def simulate_cluster(
         typer.Argument(metavar="TRACE", help="Workload trace; `deeppool cluster import` makes one of a public trace."),
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")],
-    cluster: PresetOption = "dgx-a100",
+    cluster: ClusterOption = None,
     strategy: Annotated[
         Strategy,
         typer.Option(
@@ -78,7 +78,7 @@ def simulate_cluster(
         "max_slowdown": max_slowdown,
         "conditions": None if given.as_planned else given,
     }
-    machines = find_cluster(cluster, gpus)
+    machines = gpus if cluster is None else find_cluster(cluster, gpus)
     found: serialization.Record
     with progress() as report:
         if strategy == "all":

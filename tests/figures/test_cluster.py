@@ -1,5 +1,7 @@
 """What the figures of a simulated cluster show."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from tests.simulation.cluster.random_traces import random_trace
 from tests.strategies import make_graph, profile_from_times
 
 CLUSTER = Cluster(4, "by hand", 4, Link(1e12, 0.0, "by hand"), Link(1e12, 0.0, "by hand"), None)
-BACK = profile_from_times(make_graph([()]), [lambda b: 1.0], (4, 16))
+BACK = replace(profile_from_times(make_graph([()]), [lambda b: 1.0], (4, 16)), device_name="Test CPU")
 HALF = plan_of(layer("conv", 2, forward=1.0), layer("fc", 1, forward=1.0), gpus=2)
 SOURCES = {"half": HALF, "back": BACK}
 

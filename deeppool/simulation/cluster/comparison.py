@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
 from deeppool.units import format_rate, format_seconds
 
 
@@ -115,8 +115,8 @@ def compare_strategies(
     Raises:
         InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`.
     """
-    cluster = as_cluster(cluster)
     known = load_sources(trace) if sources is None else sources
+    cluster = cluster_of_jobs(trace, known, cluster)
     if partitions is None:
         powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}
         whole = {cluster.gpus} if any(job.role == "foreground" for job in trace.jobs) else set()

@@ -131,7 +131,7 @@ class CostCache:
         return self._plans[key]
 
     def _make_plan(self, job: TraceJob) -> Plan:
-        source = self._source(job)
+        source = self._sources[job.source]
         burst = self._strategy in ("burst-parallel", "collocated")
         if isinstance(source, Plan):
             if not burst:
@@ -164,7 +164,7 @@ class CostCache:
         """
         key = (job.source, job.batch)
         if key not in self._backgrounds:
-            profile = self._source(job)
+            profile = self._sources[job.source]
             if isinstance(profile, Plan):
                 raise InvalidValueError(f"the source of background job '{job.name}' is a plan, it needs a profile")
             batch = profile.batch_sizes[-1] if job.batch is None else job.batch
@@ -194,12 +194,6 @@ class CostCache:
                 self._sharing,
             )
         return self._effects[key]
-
-    def _source(self, job: TraceJob) -> Source:
-        if job.source not in self._sources:
-            known = ", ".join(self._sources) or "none"
-            raise InvalidValueError(f"job '{job.name}' names the source '{job.source}', known are: {known}")
-        return self._sources[job.source]
 
 
 def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:

@@ -16,13 +16,13 @@ from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.base.sharing import Policy, Sharing, find_sharing
-from deeppool.cluster.cluster import Cluster, as_cluster
+from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError
 from deeppool.job import Progress
 from deeppool.simulation.cluster.engine import Engine
 from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy, CostCache
 from deeppool.simulation.cluster.record import ClusterSimulation
-from deeppool.simulation.cluster.workload import Source, WorkloadTrace, load_sources
+from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.conditions import Conditions
 
@@ -53,7 +53,7 @@ def simulate_cluster(
 
     Args:
         trace: the jobs.
-        cluster: its GPUs and links, or a number of GPUs of DGX A100 nodes.
+        cluster: its GPUs and links, or a number of GPUs: of the DGX of the profiles' GPU, or cores of this machine.
         strategy: placement of the jobs, see :data:`deeppool.simulation.cluster.job_costs.ClusterStrategy`.
         sources: the profiles and plans that the trace names; loaded by name or file by default.
         foreground_gpus: size of the foreground part of a partition, its first GPUs.
@@ -66,10 +66,12 @@ def simulate_cluster(
         on_progress: receives a description and the fraction of finished jobs.
 
     Raises:
-        InvalidValueError: a job that the cluster or the strategy cannot run, or an argument out of its bounds.
+        InvalidValueError: a job that the cluster or the strategy cannot run, jobs of different devices, or an argument
+            out of its bounds.
         PlanError, MissingProfileError, DocumentError: from planning a job or loading its sources.
     """
-    cluster = as_cluster(cluster)
+    known = load_sources(trace) if sources is None else sources
+    cluster = cluster_of_jobs(trace, known, cluster)
     if foreground_gpus is not None:
         note = f"the cluster has {cluster.gpus} GPUs"
         foreground_gpus = whole_number("foreground_gpus", foreground_gpus, 1, cluster.gpus, note)
@@ -86,7 +88,6 @@ def simulate_cluster(
         )
     if sharing is None:
         raise InvalidValueError("policy 'none' has no background (the strategy burst-parallel keeps them apart)")
-    known = load_sources(trace) if sources is None else sources
     costs = CostCache(
         cluster,
         strategy,

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from os.path import exists
 from pathlib import Path
 from typing import ClassVar, get_args
@@ -10,9 +11,10 @@ from typing import ClassVar, get_args
 from deeppool.base import serialization
 from deeppool.base.arguments import check_fields
 from deeppool.base.number_checks import real_number, whole_number
-from deeppool.cluster.cluster import MAXIMUM_GPUS
+from deeppool.cluster.cluster import MAXIMUM_GPUS, Cluster
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.plan import Plan
+from deeppool.profiling.default_cluster import cluster_of
 from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 from deeppool.scheduling.placement import Role
@@ -119,6 +121,32 @@ def _load(name: str, folder: Path) -> Source:
                 f"{path}: field 'format' is {other!r}, expected 'deeppool/profile' or 'deeppool/plan' "
                 "(it is the source of a job)"
             )
+
+
+def cluster_of_jobs(trace: WorkloadTrace, sources: Mapping[str, Source], cluster: Cluster | int) -> Cluster:
+    """Returns the cluster itself, or of a number of GPUs that of the trace's plans, or of its profiles' device.
+
+    Raises:
+        InvalidValueError: jobs are of different devices, or one names a source that is not among them.
+    """
+    for job in trace.jobs:
+        if job.source not in sources:
+            known = ", ".join(sources) or "none"
+            raise InvalidValueError(f"job '{job.name}' names the source '{job.source}', known are: {known}")
+    jobs = {_device(sources[job.source]): job.name for job in trace.jobs}
+    if len(jobs) > 1:
+        found = ", ".join(f"'{name}' of {device}" for device, name in jobs.items())
+        raise InvalidValueError(f"jobs must be of one kind of GPU, got {found} (profile all on it)")
+    if isinstance(cluster, Cluster):
+        return cluster
+    used = [sources[job.source] for job in trace.jobs]
+    plans = [source.cluster for source in used if isinstance(source, Plan)]
+    profiles = [source for source in used if isinstance(source, Profile)]
+    return replace(plans[0], gpus=cluster) if plans else cluster_of(profiles[0], cluster)
+
+
+def _device(source: Source) -> str:
+    return f"{source.device_name} ({source.device})"
 
 
 def single_foreground_trace(

@@ -354,8 +354,14 @@ def test_samples_that_do_not_fit_are_refused_with_both_shapes(targets, settings,
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ((torch.zeros(6, 8), torch.zeros(6, 2), torch.zeros(6, 4)), "have 3 parts, Sequential takes 1 and a target .sev"),
-        ((torch.zeros(6, 9), torch.zeros(6, 4)), r"has shape \(9,\) and float32 as .*, .* captured for shape \(8,\) and"),
+        (
+            (torch.zeros(6, 8), torch.zeros(6, 2), torch.zeros(6, 4)),
+            "have 3 parts, Sequential takes 1 and a target",
+        ),
+        (
+            (torch.zeros(6, 9), torch.zeros(6, 4)),
+            r"has shape \(9,\) and float32 as .*, .* captured for shape \(8,\) and",
+        ),
     ],
 )
 def test_items_that_do_not_fit_are_refused_before_a_plan_is_made_with_them(items, message: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import POLICIES
-from deeppool.cluster.cluster import Cluster, Link
+from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.planner import plan
@@ -219,7 +219,7 @@ def front_plan(held, period):
         gpus = tuple(gpu for gpu, until in enumerate(held) if until >= end) or (held.index(max(held)),)
         layers.append(replace(layer(f"to {end}", len(gpus), forward=end - before), gpus=gpus))
         before = end
-    return plan_of(*layers, gpus=len(held))
+    return replace(plan_of(*layers, gpus=len(held)), device_name=PROFILE.device_name)
 
 
 @st.composite
@@ -459,7 +459,27 @@ def test_numbers_of_numpy_are_pythons(tmp_path):
     assert found == run(foreground("f", arrival=0.5))
     numpys = trace(replace(background("b", iterations=1), **numbers))
     assert files.load(files.save(numpys, tmp_path / "trace.json")) == numpys
-    assert simulate_cluster(numpys, np.int64(4), sources=SOURCES).cluster == Cluster(4)
+    assert simulate_cluster(numpys, np.int64(4), sources=SOURCES).cluster == find_cluster("loopback", 4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_jobs_of_different_devices_share_no_cluster(strategy):
+    others = replace(PROFILE, device_name="another")
+    jobs = [foreground("f"), replace(background("b"), source="other")]
+    with pytest.raises(InvalidValueError, match=r"one kind of GPU, got 'f' of drawn \(cpu\), 'b' of another \(cpu\)"):
+        run(*jobs, strategy=strategy, sources={"net": PROFILE, "other": others})
+
+
+def test_a_number_of_gpus_means_those_for_which_the_jobs_are_planned():
+    h100 = replace(PROFILE, device="cuda", device_name="NVIDIA H100 80GB HBM3")
+    found = simulate_cluster(trace(foreground("f")), 4, sources={"net": h100})
+    alone = plan(h100, 4, 16, 1.5)
+    assert found.cluster == alone.cluster == find_cluster("dgx-h100", 4)
+    assert found.makespan == pytest.approx(10 * alone.iteration_time)
+    # A plan says itself what it was made for.
+    mine = replace(CLUSTER, name="mine")
+    by_plan = simulate_cluster(trace(foreground("f")), 8, sources={"net": plan(PROFILE, mine, 16, 1.5)})
+    assert by_plan.cluster == replace(mine, gpus=8)
 
 
 def test_a_plan_where_a_profile_is_needed_is_refused():
