@@ -24,6 +24,7 @@ from deeppool.planning.planner import frontier, plan
 from deeppool.planning.request import cost_table
 from deeppool.profiling.default_cluster import cluster_for, cluster_of
 from deeppool.profiling.table import Profile
+from deeppool.records.files import file_name
 
 
 @interruptible
@@ -68,7 +69,7 @@ def advise(
         on_progress=on_progress,
     )
     named_profile = names_profile(model)
-    name = shlex.quote(str(model)) if named_profile else f"{times.graph.model}.json"
+    name = shlex.quote(str(model)) if named_profile else file_name(times.graph.model)
     place = cluster_of(times, cluster)
     command = f"deeppool plan {name} --gpus {gpus} --global-batch {global_batch}{cluster_option(place, times)}"
     fastest = plan(times, place, global_batch)

@@ -14,7 +14,7 @@ from deeppool.errors import DocumentError
 from deeppool.records.run_record import RunRecord
 
 LONGEST = 200
-"""Bytes of the name of a run's file, without a number and ``.json``; file systems take 255, with a temporary file's."""
+"""Bytes of the name of a record's file, without number and ``.json``; file systems take 255, with a temporary one's."""
 
 KINDS = {
     "advice": ("deeppool.advice.record", "Advice"),
@@ -71,6 +71,11 @@ def save(record: serialization.Record, path: str | os.PathLike[str]) -> Path:
     return serialization.write(record, path)
 
 
+def file_name(title: str) -> str:
+    """Returns the name of a record's file: ``jobs-net.json`` for ``jobs:net``, whose colon some systems do not take."""
+    return re.sub(r"[^\w.-]+", "-", title).encode()[:LONGEST].decode(errors="ignore") + ".json"
+
+
 def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     """Writes a run's record into a folder, which is created if missing, under a name that no file has yet.
 
@@ -85,13 +90,12 @@ def save_run(run: RunRecord, folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise DocumentError(f"cannot make the folder {target}: {error.strerror} (choose another folder)") from error
     background = "" if run.background is None else f"-{run.background.model}"
-    name = re.sub(r"[^\w.-]+", "-", f"run-{run.date}-{run.model}{background}")
-    name = name.encode()[:LONGEST].decode(errors="ignore")
-    path = target / f"{name}.json"
+    path = target / file_name(f"run-{run.date}-{run.model}{background}")
+    stem = path.stem
     for number in itertools.count(2):
         if not exists(path):
             return save(run, path)
-        path = target / f"{name}-{number}.json"
+        path = path.with_stem(f"{stem}-{number}")
     raise AssertionError("there is always a next number")
 
 

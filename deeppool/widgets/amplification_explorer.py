@@ -321,5 +321,6 @@ class AmplificationExplorer(Panel):
         """Suggests a file name from the plan's parameters unless the user typed one."""
         if self.file.value == self._default_name:
             limit = "none" if plan.amplification_limit is None else f"{plan.amplification_limit:g}"
-            self._default_name = f"{plan.model}-{plan.gpus}gpus-batch{plan.global_batch}-limit{limit}.json"
+            name = f"{plan.model}-{plan.gpus}gpus-batch{plan.global_batch}-limit{limit}"
+            self._default_name = files.file_name(name)
             self.file.value = self._default_name

@@ -384,6 +384,11 @@ def test_advice_may_be_about_an_emulated_gpu() -> None:
     assert found.plan.cluster == dp.find_cluster("dgx-h200", 2)
     assert found.profile_command is not None
     assert found.profile_command.startswith(f"deeppool profile {model} --device emulated:h200 ")
+    # Its colon would not be part of a file's name everywhere.
+    assert found.profile_command.endswith(" -o examples.two_branch-two_branch.json")
+    steps = [finding.next_step for finding in found.findings if finding.next_step.startswith("deeppool plan ")]
+    assert steps
+    assert all(step.startswith("deeppool plan examples.two_branch-two_branch.json ") for step in steps)
 
 
 @pytest.mark.parametrize(("size", "gain", "verdict"), [(80_000, "6.0", "unknown"), (24_000, "1.8", "no")])

@@ -8,6 +8,7 @@ from deeppool.cluster.cluster import Cluster, is_preset
 from deeppool.costs.communication import default_model
 from deeppool.planning.plan import Plan
 from deeppool.profiling.shipped import find_profile, shipped_names
+from deeppool.records.files import file_name
 
 CLUSTER_FILE, PLAN_FILE, RUN_FILE = "cluster.json", "plan.json", "run.json"
 JOB = "package.module:job"
@@ -101,7 +102,7 @@ def _command_options(options: Mapping[str, Any]) -> list[str]:
 
 
 def _profile_file(plan: Plan) -> str:
-    return f"{plan.model}.json"
+    return file_name(plan.model)
 
 
 def _shipped_profile(plan: Plan) -> str | None:

@@ -76,6 +76,13 @@ def test_the_command_makes_the_same_plan(options: dict[str, Any], deeppool: Comm
     assert comparable(dp.load(PLAN_FILE)) == comparable(plan)
 
 
+def test_a_model_of_a_package_has_a_file_name_without_its_colon() -> None:
+    plan = replace(dp.plan(PROFILE, 4, 16), model="jobs:seq")
+    assert "dp.load('jobs-seq.json')" in plan_python(plan)
+    assert "deeppool plan jobs-seq.json " in plan_command(plan)
+    assert "dp.save(profile, 'jobs-seq.json')" in plan_command(plan)
+
+
 def test_the_code_of_a_plan_of_a_shipped_profile_needs_no_file(folder: Path, deeppool: Command) -> None:
     """The command read a file that nothing had written."""
     plan = dp.plan(dp.find_profile("vgg16-h200"), dp.find_cluster("dgx-h200", 8), global_batch=32)
