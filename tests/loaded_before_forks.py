@@ -4,7 +4,7 @@ import gc
 import importlib
 
 for module in (
-    "deeppool.cli",
+    "deeppool.cli.app",
     "deeppool.collocation.background_worker",
     "deeppool.execution.trainer",
     "deeppool.execution.worker",

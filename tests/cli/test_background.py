@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cli.train import find_background
 from deeppool.training.training_job import TrainingJob
 from tests.figures.records import two_layer_plan

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
 from deeppool.errors import DeeppoolError
 from tests.planning.replanning.test_profile_correction import run_with

@@ -11,7 +11,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cluster.cluster import find_cluster
 from deeppool.device.datasheet import GPUS
 from deeppool.simulation.device.interference import Arrangement, Interference
@@ -439,6 +439,21 @@ def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_pat
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
     told = subprocess.check_output([sys.executable, "-c", waiting], env=os.environ | path, text=True)
     assert told == "interrupted\n"
+
+
+@pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_while_the_commands_are_imported_is_one_line(what: str, tmp_path: Path) -> None:
+    interrupting = f"import signal\nsignal.raise_signal(signal.{what})\n"
+    (tmp_path / "typer.py").write_text(interrupting)
+    # What runs the tests may ignore Ctrl-C.
+    command = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from deeppool.cli import main; main()"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    ended = subprocess.run(
+        [sys.executable, "-c", command], env=os.environ | path, check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "error: interrupted\n")
 
 
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 
 COMMANDS: Any = typer.main.get_command(app)
 FUNCTIONS = {

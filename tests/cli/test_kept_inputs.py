@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.errors import InvalidValueError
 
 COMMANDS = {

@@ -30,7 +30,8 @@ def test_a_command_that_cannot_load_its_libraries_says_so_in_one_line(tmp_path) 
 FILLED = """
 import resource
 import psutil
-import deeppool.cli as cli
+import deeppool.cli.app as commands
+from deeppool.cli import main
 from deeppool.cli.out_of_memory import ran_out_of_memory
 filled = None
 
@@ -46,8 +47,8 @@ def fill():
             pass
     FAIL
 
-cli.app = fill
-cli.main()
+commands.app = fill
+main()
 """
 
 
@@ -69,10 +70,10 @@ def test_an_error_that_cannot_be_reported_for_lack_of_memory_is_that(
     def report(error: Exception) -> str:
         raise MemoryError
 
-    monkeypatch.setattr("deeppool.cli.app", app)
-    monkeypatch.setattr("deeppool.cli.report_internal_error", report)
+    monkeypatch.setattr("deeppool.cli.app.app", app)
+    monkeypatch.setattr("deeppool.cli.app.report_internal_error", report)
     monkeypatch.setattr("deeppool.cli.handle_interrupts", lambda: None)
-    monkeypatch.setattr("deeppool.cli.atexit.register", lambda ignored: None)
+    monkeypatch.setattr("atexit.register", lambda ignored: None)
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().err) == (1, f"error: {OUT_OF_MEMORY}\n")

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cli.sharing import partition_table
 from deeppool.errors import InvalidValueError, PlanError
 from tests.strategies import make_graph, profile_from_times

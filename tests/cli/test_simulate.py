@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cli.conditions import conditions
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.profiling.iteration_check import IterationCheck

@@ -17,7 +17,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.base import serialization
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.coordinator import ray_connection
 from deeppool.coordinator.history import ClusterStatus, JobRecord
 from deeppool.coordinator.ray_host import with_agent_ports

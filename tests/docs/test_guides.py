@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from tests.docs.markdown import blocks, prose
 
 CHECKOUT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.evaluation import nightly
 
 TEXT = (Path(__file__).parents[2] / "docs" / "nightly.md").read_text(encoding="utf-8")

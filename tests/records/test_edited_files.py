@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deeppool.base import serialization
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.errors import DeeppoolError, DocumentError
 from deeppool.figures.record_view import record_view
 from deeppool.records import files

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.cluster.cluster import find_cluster
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.replanning.profile_correction import correct_profile

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import deeppool as dp
-from deeppool.cli import app
+from deeppool.cli.app import app
 from deeppool.errors import DocumentError, InvalidValueError, PlanError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan

@@ -301,6 +301,7 @@ import signal
 # A job that a shell put into the background ignores Ctrl-C, and so would its children: these tests may be one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import contextlib, sys
+import deeppool.cli.network
 from deeppool.cli import main
 from deeppool.cli.output import progress
 @contextlib.contextmanager
