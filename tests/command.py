@@ -33,12 +33,12 @@ def deeppool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     """Runs the command with some arguments."""
 
     def run(*arguments: object) -> Outcome:
-        from deeppool.cli import main
+        from deeppool.cli.app import run_command
 
         monkeypatch.setattr(sys, "argv", ["deeppool", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as end:
-            main()
+            run_command()
         return Outcome(int(end.value.code or 0), *capfd.readouterr())
 
     return run

@@ -21,14 +21,16 @@ sharing     what frontier --background prints
 torchrun    a command under torchrun: rank 0 prints, the others serve it
 """
 
-import atexit
 import sys
 
 from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
 
 
 def main() -> None:
-    """Runs a command; any error, an interrupt, or no disk or memory is reported in one line, with exit code 1."""
+    """Runs a command; any error, an interrupt, or no disk or memory is reported in one line, with exit code 1.
+
+    The process ignores further signals: it is about to end.
+    """
     handle_interrupts()
     try:
         # Imported here: that takes a tenth of a second, in which a command may be interrupted already.
@@ -39,5 +41,5 @@ def main() -> None:
         print("error: interrupted", file=sys.stderr)
         sys.exit(1)
     finally:
-        # Registered last, so it runs first at exit: an interrupt during the remaining clean-up would be a traceback.
-        atexit.register(ignore_interrupts)
+        # An interrupt of what Python does at its end would be a traceback.
+        ignore_interrupts()

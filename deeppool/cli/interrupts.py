@@ -10,19 +10,20 @@ CLOSING_SECONDS = 5.0
 """Time after a signal during which further ones are ignored, so that they do not disturb the clean-up."""
 
 RETRY_SECONDS = 0.05
-"""Time after which a signal that came while torch was imported is looked at again."""
+"""Time after which a signal that came at a moment that would drop it is looked at again."""
 
 
 def handle_interrupts() -> None:
     """Makes SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a run removes its processes and files.
 
-    The C code of torch imports numpy and drops any exception of that, so a signal waits for the end of torch's import.
+    Two places drop any exception, so a signal waits until they are left: the C code of torch, which imports numpy, and
+    what Python calls when it frees the lock of an imported module.
     """
     last = -math.inf
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def end(_number: int, frame: FrameType | None) -> None:
         nonlocal last
-        if _imports_torch():
+        if _imports_torch() or _is_of_imports(frame):
             signal.signal(signal.SIGALRM, end)
             signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
             return
@@ -45,3 +46,7 @@ def ignore_interrupts() -> None:
 
 def _imports_torch() -> bool:
     return getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False)
+
+
+def _is_of_imports(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")

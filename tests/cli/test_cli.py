@@ -441,6 +441,20 @@ def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_pat
     assert told == "interrupted\n"
 
 
+def test_an_interrupt_that_python_would_drop_where_it_frees_the_lock_of_a_module_comes_after_it() -> None:
+    # The frame that the signal interrupts is that of the callback of a weak reference, whose exceptions are dropped.
+    waiting = (
+        "import signal, weakref\nfrom deeppool.cli.interrupts import handle_interrupts\nhandle_interrupts()\n"
+        "class Lock: pass\nlock = Lock()\n"
+        "code = compile('def freed(_): signal.raise_signal(signal.SIGTERM)', '<frozen importlib._bootstrap>', 'exec')\n"
+        "exec(code)\nreference = weakref.ref(lock, freed)\n"
+        "try:\n    del lock\n    while signal.getitimer(signal.ITIMER_REAL)[0]:\n        signal.pause()\n"
+        "except KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", waiting], check=True, capture_output=True, text=True)
+    assert (told.stdout, told.stderr) == ("interrupted\n", "")
+
+
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_while_the_commands_are_imported_is_one_line(what: str, tmp_path: Path) -> None:
     interrupting = f"import signal\nsignal.raise_signal(signal.{what})\n"
@@ -457,13 +471,25 @@ def test_an_interrupt_while_the_commands_are_imported_is_one_line(what: str, tmp
 
 
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
-def test_an_interrupt_of_a_command_that_is_over_changes_nothing(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "at_the_end",
+    [
+        "atexit.register(interrupt)",
+        "threading.Thread(target=lambda: (threading.main_thread().join(), interrupt())).start()",
+    ],
+    ids=["at exit", "while threads are waited for"],
+)
+def test_an_interrupt_of_a_command_that_is_over_changes_nothing(at_the_end: str, what: str, tmp_path: Path) -> None:
     # Found by the soak: what closes the fork server at exit was interrupted, and a traceback followed the error.
     ending = f"""
-import atexit, os, signal, sys
+import atexit, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from deeppool.cli import main
-atexit.register(lambda: os.kill(os.getpid(), signal.{what}))
+
+def interrupt():
+    os.kill(os.getpid(), signal.{what})
+
+{at_the_end}
 sys.argv = ["deeppool", "explain", {str(tmp_path / "plan.json")!r}]
 main()
 """

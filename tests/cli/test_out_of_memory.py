@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from deeppool.cli import main
+from deeppool.cli.app import run_command
 from deeppool.cli.out_of_memory import OUT_OF_MEMORY, ran_out_of_memory
 from deeppool.errors import InvalidValueError
 
@@ -31,7 +31,6 @@ FILLED = """
 import resource
 import psutil
 import deeppool.cli.app as commands
-from deeppool.cli import main
 from deeppool.cli.out_of_memory import ran_out_of_memory
 filled = None
 
@@ -48,7 +47,7 @@ def fill():
     FAIL
 
 commands.app = fill
-main()
+commands.run_command()
 """
 
 
@@ -72,10 +71,9 @@ def test_an_error_that_cannot_be_reported_for_lack_of_memory_is_that(
 
     monkeypatch.setattr("deeppool.cli.app.app", app)
     monkeypatch.setattr("deeppool.cli.app.report_internal_error", report)
-    monkeypatch.setattr("deeppool.cli.handle_interrupts", lambda: None)
     monkeypatch.setattr("atexit.register", lambda ignored: None)
     with pytest.raises(SystemExit) as ended:
-        main()
+        run_command()
     assert (ended.value.code, capsys.readouterr().err) == (1, f"error: {OUT_OF_MEMORY}\n")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deeppool as dp
-from deeppool.cli import main
+from deeppool.cli.app import run_command
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.baselines import DataParallelTime
 from deeppool.profiling.table import Measurement
@@ -164,7 +164,7 @@ def test_the_command_line_prints_the_check_and_exits_with_1(capsys, monkeypatch,
     def command(*options):
         monkeypatch.setattr("sys.argv", ["deeppool", "check", str(plan), str(profile), *options])
         with pytest.raises(SystemExit) as end:
-            main()
+            run_command()
         return end.value.code, capsys.readouterr()
 
     code, printed = command()
