@@ -39,7 +39,8 @@ def handle_interrupts() -> None:
 
 
 def ignore_interrupts() -> None:
-    """Ignores all three signals while Python exits."""
+    """Ignores all three signals while Python exits, one that waits included."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

@@ -441,18 +441,38 @@ def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_pat
     assert told == "interrupted\n"
 
 
-def test_an_interrupt_that_python_would_drop_where_it_frees_the_lock_of_a_module_comes_after_it() -> None:
-    # The frame that the signal interrupts is that of the callback of a weak reference, whose exceptions are dropped.
-    waiting = (
-        "import signal, weakref\nfrom deeppool.cli.interrupts import handle_interrupts\nhandle_interrupts()\n"
-        "class Lock: pass\nlock = Lock()\n"
-        "code = compile('def freed(_): signal.raise_signal(signal.SIGTERM)', '<frozen importlib._bootstrap>', 'exec')\n"
-        "exec(code)\nreference = weakref.ref(lock, freed)\n"
-        "try:\n    del lock\n    while signal.getitimer(signal.ITIMER_REAL)[0]:\n        signal.pause()\n"
-        "except KeyboardInterrupt:\n    print('interrupted')\n"
+DROPPED = """
+import signal, weakref
+from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
+class Lock: pass
+lock = Lock()
+exec(compile("def freed(_): signal.raise_signal(signal.SIGTERM)", "<frozen importlib._bootstrap>", "exec"))
+reference = weakref.ref(lock, freed)
+handle_interrupts()
+try:
+    del lock
+    THEN
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+"""Is interrupted in a function whose exceptions Python drops, and then does something else."""
+
+
+@pytest.mark.parametrize(
+    ("then", "printed"),
+    [
+        ("while signal.getitimer(signal.ITIMER_REAL)[0]: signal.pause()", "interrupted\n"),
+        ("ignore_interrupts(); print(signal.getitimer(signal.ITIMER_REAL))", "(0.0, 0.0)\n"),
+    ],
+    ids=["goes on", "ends"],
+)
+def test_an_interrupt_that_python_would_drop_where_it_frees_the_lock_of_a_module_comes_after_it(
+    then: str, printed: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DROPPED.replace("THEN", then)], check=True, capture_output=True, text=True
     )
-    told = subprocess.run([sys.executable, "-c", waiting], check=True, capture_output=True, text=True)
-    assert (told.stdout, told.stderr) == ("interrupted\n", "")
+    assert (ended.stdout, ended.stderr) == (printed, "")
 
 
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
