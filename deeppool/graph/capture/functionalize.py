@@ -109,11 +109,31 @@ def _wholes(part: fx.Node) -> list[fx.Node]:
 def _update_wholes(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx.Node]) -> None:
     """Inserts a new part into the tensors it was sliced from, for their later readers."""
     for whole in wholes:
-        with graph.inserting_after(new):
-            scatter = graph.call_function(WHOLE_OF_PART[part.target], (whole, new, *part.args[1:]), dict(part.kwargs))
-        scatter.meta = {**new.meta, "val": whole.meta["val"]}
+        with graph.inserting_before(new.next):
+            scatter = _scatter(graph, whole, new, part)
         _redirect_readers(scatter, whole)
         new, part = scatter, whole
+
+
+def _scatter(graph: fx.Graph, whole: fx.Node, new: fx.Node, part: fx.Node) -> fx.Node:
+    """Inserts the operators that replace a part of ``whole`` by ``new``, and returns the last one."""
+
+    def call(function: Any, arguments: tuple[Any, ...], value: torch.Tensor, **options: Any) -> fx.Node:
+        node = graph.call_function(function, arguments, options)
+        node.meta = {**new.meta, "val": value}
+        return node
+
+    value = whole.meta["val"]
+    if not value.is_complex():
+        return call(WHOLE_OF_PART[part.target], (whole, new, *part.args[1:]), value, **part.kwargs)
+    # Of complex numbers these operators have no gradient; as pairs of numbers they have one more dimension, the last.
+    numbers = [call(aten.resolve_conj.default, (x,), x.meta["val"].resolve_conj()) for x in (whole, new)]
+    pairs = [call(aten.view_as_real.default, (x,), torch.view_as_real(x.meta["val"])) for x in numbers]
+    dim, *place = part.args[1:]
+    scatter = call(
+        WHOLE_OF_PART[part.target], (*pairs, dim % value.dim(), *place), torch.view_as_real(value), **part.kwargs
+    )
+    return call(aten.view_as_complex.default, (scatter,), value)
 
 
 def _has_other_readers(node: fx.Node, known: list[fx.Node]) -> bool:
