@@ -25,6 +25,7 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 SCORES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Numbers of which there is a cross-entropy."""
+UNREAD = "a loss gets None for outputs without a row per sample, such as a loss that the model computes"
 
 
 class _LossModule(nn.Module):
@@ -244,6 +245,8 @@ def _export(
     why = str(errors[0]).strip().splitlines()[0]
     if any(map(fixes_batch, errors)):
         why = f"it fixes the number of samples to {EXAMPLE_BATCH} (use target.shape[0], not len(target) or a number)"
+    elif any(example is None for example in examples):
+        why = f"{why}; {UNREAD}"
     of = "" if given is None else f" and a target of shape {_shape('batch', *given.shape[1:])}, {given.dtype}"
     raise CaptureError(
         f"the loss cannot take the outputs of {name}, of shape {_shape('batch', *scores.shape[1:])}{of}: {why} (give "
@@ -272,7 +275,12 @@ def _check_no_parameters(loss: torch.export.ExportedProgram, program: fx.GraphMo
 
 def _check_scalar(loss: fx.GraphModule, name: str) -> None:
     (output,) = (node for node in loss.graph.nodes if node.op == "output")
-    value = pytree.tree_leaves(output.args)[0].meta["val"]
+    node = pytree.tree_leaves(output.args)[0]
+    if not isinstance(node, fx.Node):
+        raise CaptureError(
+            f"the loss of {name} returns {shown(node)}, expected a number computed from outputs and target ({UNREAD})"
+        )
+    value = node.meta["val"]
     if any(isinstance(size, torch.SymInt) or size != 1 for size in value.shape):
         sizes = ("batch" if isinstance(size, torch.SymInt) else size for size in value.shape)
         raise CaptureError(

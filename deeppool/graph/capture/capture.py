@@ -7,6 +7,7 @@ are grouped into layers (``grouping``) with their records (``layer_records``).
 import contextlib
 import inspect
 import operator
+import re
 import traceback
 from collections.abc import Iterator
 from copy import deepcopy
@@ -209,6 +210,8 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
         where = f" in {path[-1]}" if path and path[-1] else ""
         text = str(error).strip().splitlines()
         kind = type(error).__name__
+        if wrapped := _wrapped(module):
+            raise CaptureError(f"{name} wraps a model: give that one, its .{wrapped}") from error
         arguments = inspect.signature(module.forward).parameters
         if "targets" in arguments and not any(given.name == "targets" for given in inputs):
             raise CaptureError(
@@ -223,7 +226,12 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
         if fixes_batch(error):
             raise CaptureError(
                 f"{name} fixes its batch to {EXAMPLE_BATCH} samples{where}: it must take any batch "
-                "(use x.shape[0], not a number, in view and reshape)"
+                "(use x.shape[0], not a number, in view and reshape, and no loop over the samples)"
+            ) from error
+        if unknown := re.search(r"Found <class '([^']+)'> in output, which is not a known type", str(error)):
+            raise CaptureError(
+                f"{name} returns a {unknown[1]}, whose tensors torch.export does not find (return a tuple or a dict, "
+                "or call torch.export.register_dataclass on the class where it is defined)"
             ) from error
         hint = "is it the shape of one sample, without the batch? if so, torch.export cannot export this model"
         if "types: Long" in str(error) and all(given.dtype == "float32" for given in inputs):
@@ -233,8 +241,6 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
             hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"
         if isinstance(module, torch.jit.ScriptModule):
             hint = "give the model before torch.jit: torch.export takes no script"
-        elif wrapped := _wrapped(module):
-            hint = f"{name} wraps a model: give that one, its .{wrapped}"
         raise CaptureError(
             f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} ({hint})"
         ) from error

@@ -1,5 +1,7 @@
 """Kinds of models that were refused, or would have trained differently: compared with plain torch."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -67,6 +69,22 @@ class Spectrum(nn.Module):
         return self.head(torch.fft.ifft(waves).real)
 
 
+class LowFrequencies(nn.Module):
+    """Writes into parts of complex tensors, as Fourier neural operators do; such writes have no gradient in torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.real, self.imaginary = (nn.Parameter(torch.randn(3, 3)) for _ in range(2))
+
+    def forward(self, x):
+        waves = torch.fft.rfft(self.first(x))
+        kept = torch.zeros_like(waves)
+        kept[:, :3] = waves[:, :3] @ torch.complex(self.real, self.imaginary)
+        kept.select(-1, 4).copy_(waves[:, 4].conj())
+        return self.head(torch.fft.irfft(kept, n=8))
+
+
 class DropsSamples(nn.Module):
     """Stochastic depth: ``bernoulli_`` without its probability, which is then a half."""
 
@@ -111,7 +129,7 @@ def build(kind):
     return kind().double()
 
 
-@pytest.mark.parametrize("kind", [Twice, FrozenFeatures, TwoLists, Spectrum, DropsSamples])
+@pytest.mark.parametrize("kind", [Twice, FrozenFeatures, TwoLists, Spectrum, LowFrequencies, DropsSamples])
 def test_two_steps_give_the_weights_and_statistics_of_plain_torch(kind):
     torch.manual_seed(1)
     batches = [(torch.randn(BATCH, 8, dtype=torch.float64), torch.randint(3, (BATCH,))) for _ in range(2)]
@@ -330,9 +348,34 @@ def test_a_loss_may_leave_autograd_but_not_have_a_backward_that_export_loses():
         capture(model, (8,), loss=lambda scores, target: focal(Sign.apply(scores), target))
 
 
+@dataclass
+class Outputs:
+    logits: torch.Tensor
+
+
+class ReturnsOutputs(nn.Linear):
+    """Returns a class of its own, as many models of research code do."""
+
+    def __init__(self):
+        super().__init__(8, 3)
+
+    def forward(self, x):
+        return Outputs(super().forward(x))
+
+
+class LoopsOverSamples(ReturnsOutputs):
+    def forward(self, x):
+        return torch.stack([nn.Linear.forward(self, x[sample]) for sample in range(x.shape[0])])
+
+
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
+        (
+            ReturnsOutputs,
+            r"^ReturnsOutputs returns a \S+Outputs, whose tensors .*register_dataclass on the class where it",
+        ),
+        (LoopsOverSamples, r"^LoopsOverSamples fixes its batch to 3 samples: .* no loop over the samples\)$"),
         (Applies, r"^Applies runs Sign, a torch.autograd.Function whose backward torch.export loses: its gradients"),
         (Hooked, r"^Hooked runs Tensor.register_hook, whose hook torch.export loses: its gradients"),
         (Mapped, r"^Mapped runs _add_batch_dim, a transformation of functions"),

@@ -246,6 +246,25 @@ def test_other_losses_and_targets_are_refused(model, loss, target, message) -> N
         capture(model, (8,), loss=loss, target=target)
 
 
+class WithLoss(nn.Module):
+    """Returns its own loss beside the scores, as models of transformers do when they get labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = self.head(x)
+        return {"loss": scores.square().mean(), "logits": scores}
+
+
+@pytest.mark.parametrize("loss", [lambda outputs, _: outputs["loss"], lambda outputs, _: outputs["loss"] / 2])
+def test_a_loss_that_the_model_computed_itself_is_refused_with_what_a_loss_gets(loss) -> None:
+    # The first one was an AttributeError of NoneType.
+    with pytest.raises(CaptureError, match=r"None.*a loss gets None for outputs without a row per sample, such as"):
+        capture(WithLoss(), (8,), loss=loss)
+
+
 def test_a_loss_that_reads_parameters_is_refused_because_no_layer_trains_them() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
