@@ -256,6 +256,12 @@ def _make_optimizer(
             f"a step of {type(optimizer).__name__} computes the loss again, which an update on several ranks cannot "
             "(choose an optimizer whose step takes no closure)"
         )
+    given = {parameter for _, parameter in trained}
+    if given.isdisjoint(parameter for group in optimizer.param_groups for parameter in group["params"]):
+        raise InvalidValueError(
+            f"optimizer returned a {type(optimizer).__name__} of none of the parameters that it was given (each "
+            "process has a copy of the model: make it of these, as in lambda parameters: torch.optim.AdamW(parameters))"
+        )
     own = {parameter for _, parameter in parameters}
     for group in optimizer.param_groups:
         kept = [parameter in own for parameter in group["params"]]

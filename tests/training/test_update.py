@@ -204,6 +204,11 @@ def test_gradients_that_no_loss_scale_makes_finite_are_told_of() -> None:
     ("changes", "phrase"),
     [
         ({"optimizer": lambda named: None}, "optimizer returned a NoneType"),
+        (
+            # Those of the user's own model, of which each rank has a copy: the loss would stay as it is, in silence.
+            {"optimizer": lambda _: torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)},
+            "optimizer returned a SGD of none of the parameters that it was given",
+        ),
         ({"schedule": lambda optimizer: None}, "schedule returned None"),
         (
             {"optimizer": lambda named: torch.optim.LBFGS([parameter for _, parameter in named])},
