@@ -1,9 +1,6 @@
 """The ``deeppool train`` command."""
 
-import importlib
-import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -144,7 +141,10 @@ def find_job(reference: str) -> "TrainingJob":
 
     found = _call(reference)
     if not isinstance(found, TrainingJob):
-        raise InvalidValueError(f"job '{reference}' returned a {type(found).__name__}, expected a deeppool.TrainingJob")
+        raise InvalidValueError(
+            f"job '{reference}' returned a {type(found).__name__}, expected a deeppool.TrainingJob "
+            "(examples/own_training.py makes one)"
+        )
     return found
 
 
@@ -193,18 +193,12 @@ def find_background(
 
 def _call(reference: str) -> Any:
     """Imports and calls ``package.module:callable``."""
-    from deeppool.graph.models.torchvision_operators import define_missing_operators
+    from deeppool.graph.models.workloads import find_callable
 
-    module, colon, attribute = reference.partition(":")
-    if not colon:
+    if ":" not in reference:
         raise InvalidValueError(f"JOB must be package.module:callable, got '{reference}'")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    make = find_callable(reference, "job")
     try:
-        define_missing_operators()
-        return getattr(importlib.import_module(module), attribute)()
-    except Exception as error:  # the user's module may raise anything
-        raise InvalidValueError(
-            f"cannot make job '{reference}': {type(error).__name__}: {error} "
-            f"(is {os.getcwd()} the folder that holds it?)"
-        ) from error
+        return make()
+    except Exception as error:  # the user's function may raise anything
+        raise InvalidValueError(f"cannot make job '{reference}': {type(error).__name__}: {error}") from error

@@ -47,8 +47,13 @@ def resolve(defaults: tuple[Input, ...], model: str, shapes: Shapes | None, dtyp
 
 def _sizes(shape: Shape | None, of: str) -> tuple[int, ...]:
     """Returns a shape as integers of Python."""
+    if shape is None:
+        raise CaptureError(
+            f"{of} needs the shape of one sample: give input_shape (--input-shape), for example 3,224,224, or set it "
+            "as an attribute of the callable that makes the model"
+        )
     try:
-        sizes = tuple(map(operator.index, () if shape is None else shape))
+        sizes = tuple(map(operator.index, shape))
     except TypeError:
         sizes = ()
     if not sizes or min(sizes) < 1:

@@ -51,7 +51,7 @@ def test_without_names_there_is_no_background() -> None:
     ("options", "message"),
     [
         (["--background", "resnet1"], "unknown model 'resnet1'"),
-        (["--background", "examples.own_training:nothing"], "cannot make job 'examples.own_training:nothing'"),
+        (["--background", "examples.own_training:nothing"], "cannot import job 'examples.own_training:nothing'"),
         (["--background", OWN, "--background-memory", "lots"], "a size of memory is, for example, 40GB"),
         (
             ["--background", OWN, "--background-restarts", "-1"],

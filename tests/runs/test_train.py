@@ -19,7 +19,7 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.cli.app import app
-from deeppool.errors import DocumentError, InvalidValueError, PlanError, RankFailedError, RunError
+from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError, PlanError, RankFailedError, RunError
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import LocalLauncher
@@ -546,13 +546,13 @@ def test_the_shell_trains_the_example_and_resumes(tmp_path: Path, capsys: pytest
     ("job", "phrase"),
     [
         ("examples.own_training", "JOB must be package.module:callable"),
-        ("examples.own_training:jub", "cannot make job 'examples.own_training:jub': AttributeError"),
+        ("examples.own_training:jub", "cannot import job 'examples.own_training:jub': AttributeError"),
         ("examples.own_training:dataset", "returned a TensorDataset, expected a deeppool.TrainingJob"),
     ],
 )
 def test_an_invalid_job_is_reported_in_one_line(job: str, phrase: str, tmp_path: Path) -> None:
     plan = dp.save(make_plan(2), tmp_path / "plan.json")
-    with pytest.raises(InvalidValueError, match=phrase):
+    with pytest.raises(DeeppoolError, match=phrase):
         app(["train", str(plan), job, "--steps", "1"])
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deeppool.base.pickling import load_pickled, save_pickled
 from deeppool.errors import CaptureError
@@ -119,19 +119,35 @@ def similar_names(reference: str) -> list[str]:
     return [] if reference in known else difflib.get_close_matches(reference, known, n=5, cutoff=0.5)
 
 
-def _users_own(reference: str) -> Workload:
-    from deeppool.graph.inputs import resolve
+def find_callable(reference: str, what: str) -> Any:
+    """Imports what a user names by ``package.module:callable``; the current folder is importable.
 
-    module_name, _, attribute = reference.partition(":")
+    Args:
+        reference: the name.
+        what: what it makes, for errors: a model or a job.
+
+    Raises:
+        CaptureError: nothing importable there.
+    """
+    module, _, attribute = reference.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         define_missing_operators()
-        build = getattr(importlib.import_module(module_name), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the user's module may raise anything
-        raise CaptureError(
-            f"cannot import model '{reference}': {error} (is {os.getcwd()} the folder that holds it?)"
-        ) from error
+        hint = f"is {os.getcwd()} the folder that holds it?"
+        if module.endswith(".py"):
+            file = Path(module)
+            hint = f"a module's name has no .py: {file.stem}:{attribute}"
+            hint += "" if file.parent == Path() else f", in the folder {file.parent}"
+        raise CaptureError(f"cannot import {what} '{reference}': {type(error).__name__}: {error} ({hint})") from error
+
+
+def _users_own(reference: str) -> Workload:
+    from deeppool.graph.inputs import resolve
+
+    build = find_callable(reference, "model")
     if not callable(build):
         raise CaptureError(f"model '{reference}' is a {type(build).__name__}, expected a callable without arguments")
     shape, dtype = getattr(build, "input_shape", ()), getattr(build, "input_dtype", None)

@@ -221,6 +221,18 @@ def test_model_that_cannot_be_imported_names_the_folder_looked_in(reference):
         capture(reference)
 
 
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("two_branch.py:two_branch", r"\(a module's name has no \.py: two_branch:two_branch\)$"),
+        ("./examples/two_branch.py:two_branch", r"no \.py: two_branch:two_branch, in the folder examples\)$"),
+    ],
+)
+def test_a_file_in_place_of_a_module_is_refused_with_the_name_of_the_module(reference, told):
+    with pytest.raises(CaptureError, match=told):
+        capture(reference)
+
+
 def test_a_callable_that_returns_no_module_raises_with_what_it_returned():
     with pytest.raises(CaptureError, match=r"model 'pathlib:Path' returned a PosixPath, expected a torch\.nn\.Module"):
         capture("pathlib:Path", (3, 8, 8))
@@ -250,9 +262,16 @@ def test_wrong_input_shape_names_the_shape_and_the_module():
         capture(EXAMPLE, (1, 32, 32))
 
 
-@pytest.mark.parametrize("shape", [None, (), (3, 0, 8)])
-def test_missing_or_empty_input_shape_shows_an_example(shape):
-    with pytest.raises(CaptureError, match=r"input_shape of Linear is .*for example 3,224,224"):
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        (None, r"Linear needs the shape of one sample: give input_shape \(--input-shape\), for example 3,224,224"),
+        ((), r"input_shape of Linear is \(\), .*for example 3,224,224"),
+        ((3, 0, 8), r"input_shape of Linear is \(3, 0, 8\), .*for example 3,224,224"),
+    ],
+)
+def test_missing_or_empty_input_shape_shows_an_example(shape, told):
+    with pytest.raises(CaptureError, match=told):
         capture(nn.Linear(8, 8), shape)
 
 
