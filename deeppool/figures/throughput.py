@@ -68,7 +68,8 @@ def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
         mode="lines+markers",
         # A required speed-up between two plans needs the faster one: steps, not a slope.
         line={"color": theme.colour("background", dark=dark), "width": 2, "shape": "hv"},
-        marker={"size": 5},
+        # A single plan has no line, and is often a partition, whose mark would cover it.
+        marker={"size": 5 if len(points) > 1 else 18},
         x=[point.speedup for point in points],
         y=[point.throughput for point in points],
         customdata=[_hover(point, shared) for point in points],

@@ -72,7 +72,7 @@ def extrapolation_accuracy(sizes: tuple[int, ...], error: float | None) -> str:
 
 
 def extrapolation_warning(layers: Sequence[str], sizes: tuple[int, ...], error: float | None) -> str:
-    """Returns a sentence about layers whose times are extrapolated above the largest measured size."""
+    """Returns a sentence about layers whose times are extrapolated above the largest size of the profile."""
     some = layers[0] if len(layers) == 1 else f"{len(layers)} layers ({layers[0]} … {layers[-1]})"
     accuracy = extrapolation_accuracy(sizes, error)
-    return f"the times of {some} are extrapolated beyond batch {sizes[-1]}, the largest measured: {accuracy}"
+    return f"the times of {some} are extrapolated beyond batch {sizes[-1]}, the largest of the profile: {accuracy}"

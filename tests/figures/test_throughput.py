@@ -1,5 +1,7 @@
 """Speed-up against cluster throughput: the record's own numbers, every mark told apart and explained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,14 @@ def test_the_curve_promises_between_two_plans_what_the_faster_one_gives():
     curve = traces(figures.throughput(shared_cluster()))["burst parallel, collocated"]
     assert list(curve.x) == sorted(curve.x, reverse=True)
     assert curve.line.shape == "hv"  # from a plan to the next slower one first at its own height
+
+
+def test_a_plan_that_is_the_only_efficient_one_is_seen_around_the_mark_of_its_partition():
+    whole = shared_cluster()
+    best = max(whole.efficient(), key=lambda point: point.speedup)
+    shown = traces(figures.throughput(replace(whole, points=(best,))))
+    curve, partitions = shown["burst parallel, collocated"], shown["static partition, data parallel"]
+    assert len(curve.x) == 1 and curve.marker.size > 1.5 * partitions.marker.size
 
 
 def test_partitions_are_labelled_with_their_gpus():

@@ -218,7 +218,7 @@ def test_plan_carries_what_is_uncertain_about_its_times():
     assert inside.caveats == profile.caveats()
     assert len(inside.caveats) == 1
     assert beyond.caveats[1] == (
-        "the times of layer0 are extrapolated beyond batch 16, the largest measured: linear extrapolation, which "
+        "the times of layer0 are extrapolated beyond batch 16, the largest of the profile: linear extrapolation, which "
         "misses batch 16 by 0.0 % when fitted to 4 and 8"
     )
     assert str(beyond).endswith(f"; caution: {beyond.caveats[0]}; caution: {beyond.caveats[1]}")
