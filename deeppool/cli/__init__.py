@@ -33,13 +33,14 @@ def main() -> None:
     """
     handle_interrupts()
     try:
-        # Imported here: that takes a tenth of a second, in which a command may be interrupted already.
-        from deeppool.cli.app import run_command
+        try:
+            # Imported here: that takes a tenth of a second, in which a command may be interrupted already.
+            from deeppool.cli.app import run_command
 
-        run_command()
+            run_command()
+        finally:
+            # An interrupt of what Python does at its end would be a traceback.
+            ignore_interrupts()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(1)
-    finally:
-        # An interrupt of what Python does at its end would be a traceback.
-        ignore_interrupts()

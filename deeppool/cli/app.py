@@ -19,6 +19,7 @@ from deeppool.cli.explain import explain
 from deeppool.cli.import_trace import import_trace
 from deeppool.cli.interference import interference
 from deeppool.cli.internal_errors import report_internal_error
+from deeppool.cli.interrupts import was_interrupted
 from deeppool.cli.kept_inputs import InputKeepingCommand
 from deeppool.cli.network import network
 from deeppool.cli.nightly import nightly
@@ -107,6 +108,8 @@ def run_command() -> None:
         except Exception as error:
             if isinstance(error, DeeppoolError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
                 raise
+            if was_interrupted():
+                raise KeyboardInterrupt from None
             if ran_out_of_memory(error):
                 raise RunError(OUT_OF_MEMORY) from error
             raise RunError(report_internal_error(error)) from error

@@ -5,49 +5,70 @@ import signal
 import sys
 import time
 from types import FrameType
+from typing import Any
+
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 CLOSING_SECONDS = 5.0
 """Time after a signal during which further ones are ignored, so that they do not disturb the clean-up."""
 
 RETRY_SECONDS = 0.05
-"""Time after which a signal that came at a moment that would drop it is looked at again."""
+"""Time after which an interrupt comes again that was dropped, or would have been."""
+
+
+class _Last:
+    raised = -math.inf
+    """When the last interrupt was raised."""
 
 
 def handle_interrupts() -> None:
     """Makes SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a run removes its processes and files.
 
-    Two places drop any exception, so a signal waits until they are left: the C code of torch, which imports numpy, and
-    what Python calls when it frees the lock of an imported module.
+    The C code of torch imports numpy and drops any exception of that, so a signal waits for the end of torch's import.
+    Python drops the exceptions of what it calls at a fork, or when it frees an object: there the interrupt comes again.
     """
-    last = -math.inf
-
-    def end(_number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        if _imports_torch() or _is_of_imports(frame):
-            signal.signal(signal.SIGALRM, end)
-            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
-            return
-        now = time.monotonic()
-        if now - last > CLOSING_SECONDS:
-            last = now
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         # nohup, or a shell that starts a command in the background, sets some of them to be ignored on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, end)
+            signal.signal(number, _end)
+    before = sys.unraisablehook
+
+    def dropped(exception: Any) -> None:
+        if not issubclass(exception.exc_type, KeyboardInterrupt):
+            before(exception)
+            return
+        _Last.raised = -math.inf
+        _end_later()
+
+    sys.unraisablehook = dropped
 
 
 def ignore_interrupts() -> None:
     """Ignores all three signals while Python exits, one that waits included."""
     signal.setitimer(signal.ITIMER_REAL, 0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def was_interrupted() -> bool:
+    """Whether an interrupt was raised: C code may have made another exception of it."""
+    return _Last.raised > -math.inf
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    if _imports_torch():
+        _end_later()
+        return
+    now = time.monotonic()
+    if now - _Last.raised > CLOSING_SECONDS:
+        _Last.raised = now
+        raise KeyboardInterrupt
+
+
+def _end_later() -> None:
+    signal.signal(signal.SIGALRM, _end)
+    signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
 
 
 def _imports_torch() -> bool:
     return getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False)
-
-
-def _is_of_imports(frame: FrameType | None) -> bool:
-    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")

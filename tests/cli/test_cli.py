@@ -442,15 +442,13 @@ def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_pat
 
 
 DROPPED = """
-import signal, weakref
+import os, signal
 from deeppool.cli.interrupts import handle_interrupts, ignore_interrupts
-class Lock: pass
-lock = Lock()
-exec(compile("def freed(_): signal.raise_signal(signal.SIGTERM)", "<frozen importlib._bootstrap>", "exec"))
-reference = weakref.ref(lock, freed)
 handle_interrupts()
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))
 try:
-    del lock
+    if os.fork() == 0:
+        os._exit(0)
     THEN
 except KeyboardInterrupt:
     print("interrupted")
@@ -466,13 +464,33 @@ except KeyboardInterrupt:
     ],
     ids=["goes on", "ends"],
 )
-def test_an_interrupt_that_python_would_drop_where_it_frees_the_lock_of_a_module_comes_after_it(
-    then: str, printed: str
-) -> None:
+def test_an_interrupt_that_python_drops_comes_again(then: str, printed: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", DROPPED.replace("THEN", then)], check=True, capture_output=True, text=True
     )
     assert (ended.stdout, ended.stderr) == (printed, "")
+
+
+OTHERWISE = """
+import signal
+import deeppool.cli.app
+from deeppool.cli import main
+
+def app():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise ValueError("KeyboardInterrupt: ") from None
+
+deeppool.cli.app.app = app
+main()
+"""
+
+
+def test_an_interrupt_of_which_c_code_makes_another_exception_is_one() -> None:
+    # As pydantic's does, while it prepares the reading of a file.
+    ended = subprocess.run([sys.executable, "-c", OTHERWISE], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "error: interrupted\n")
 
 
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
