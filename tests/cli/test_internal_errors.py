@@ -14,7 +14,7 @@ def test_an_unexpected_exception_is_one_line_and_a_private_file(
     def broken() -> None:
         raise IndexError("tuple index\nout of range")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr("deeppool.cli.app.app", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -38,7 +38,7 @@ def test_without_room_for_the_traceback_the_error_is_still_said(
     def broken() -> None:
         raise IndexError("tuple index out of range")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr("deeppool.cli.app.app", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     with pytest.raises(SystemExit) as ended:
         cli.main()
