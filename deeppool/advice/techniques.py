@@ -4,6 +4,7 @@ The baseline is what a user would run instead: DDP on the number of GPUs on whic
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from deeppool.advice.record import Finding
@@ -22,9 +23,11 @@ from deeppool.planning.evaluate.baselines import (
     verdict_on,
 )
 from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.goal import GoalBackground, background_job
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import cost_table
 from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.goal_query import idle_beside
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
@@ -74,41 +77,33 @@ def replicas_too_large() -> tuple[Finding, ...]:
 
 
 def collocation(
-    found: Frontier, profile: Profile, baseline: DataParallelTime, profile_name: str, plan_command: str
+    found: Frontier, profile: Profile, costs: CostTable, baseline: DataParallelTime, profile_name: str, command: str
 ) -> Finding:
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
     The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free,
-    which is one of these plans. The second job has the largest batch of the profile that fits into the memory that the
-    first one leaves.
+    which is one of these plans. The second job trains as :mod:`deeppool.planning.goal` says.
     """
-    capacity = math.inf if found.cluster.memory is None else found.cluster.memory
+    memory, capacity = memory_model(profile, found.global_batch), found.cluster.memory
     limit, kept = baseline.seconds * (1 + TOLERANCE), found.gpus - baseline.gpus
     fast = [point for point in found.fitting if point.iteration_time <= limit]
 
-    def second(held: int, capacity: float) -> float:
-        """Returns the samples per second of the second job on a GPU of whose memory the first one holds some bytes."""
-        fitting = (x for x in profile.batch_sizes if held + (memory_model(profile, x).replica(1) or 0) <= capacity)
-        batch = max(fitting, default=0)
-        return batch / profile.step_time(batch) if batch else 0.0
-
-    def shared(capacity: float) -> tuple[float, float, float, float]:
+    def shared(jobs: Sequence[GoalBackground]) -> tuple[float, float, float, float]:
         """Returns the gain, idle GPUs, and samples per second of both jobs with the plan that trains the most."""
-        alone = second(0, capacity)
-        ways = [(found.global_batch / baseline.seconds, kept * alone, float(kept))]
+        alone = min((job.sample_time for job in jobs), default=math.inf)
+        ways = [(found.global_batch / baseline.seconds, kept / alone, float(kept))]
         for point in fast:
-            used = max(map(sum, zip(point.first_gpus, point.gpu_counts, strict=True)))
-            inside = max(0.0, used - point.gpu_seconds / point.iteration_time)
-            free, beside = found.gpus - used, second(point.memory or 0, capacity)
-            way = found.global_batch / point.iteration_time, free * alone + inside * beside, free + inside
-            ways.append(way)
+            seconds = point.iteration_time
+            trained = max((idle_beside(point, costs, job, memory) / job.sample_time for job in jobs), default=0.0)
+            ways.append((found.global_batch / seconds, trained / seconds, found.gpus - point.gpu_seconds / seconds))
         first, other, idle = max(ways, key=lambda way: way[0] + way[1])
         return (first + other) / (ways[0][0] + ways[0][1]), idle, first, other
 
-    gain, idle, first, other = shared(capacity)
-    _, wanted, *_ = most = shared(math.inf)
+    jobs = [background_job(profile, profile, batch) for batch in profile.batch_sizes]
+    gain, idle, first, other = shared([job for job in jobs if job.fits(capacity)])
+    _, wanted, *_ = most = shared([replace(job, memory=None) for job in jobs])
     evidence = f"plans as fast as DDP leave {max(idle, wanted) / found.gpus:.0%} of the GPU time idle"
-    if gain < WORTH <= most[0]:
+    if gain < WORTH <= most[0] and capacity is not None:
         evidence += f", but no room in the {format_bytes(capacity)} of a GPU for a second job"
     elif gain < WORTH and kept:
         evidence += f", and DDP on {baseline.gpus} leaves {1 - baseline.gpus / found.gpus:.0%}"
@@ -117,8 +112,8 @@ def collocation(
             f": a second job there trains {format_rate(other, 4)} samples/s beside {format_rate(first, 4)}, "
             f"{gain:.2f} times as many as with DDP, if nothing interferes"
         )
-    command = f"{plan_command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
-    return judge("collocation", gain, profile.error, evidence, command)
+    step = f"{command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
+    return judge("collocation", gain, profile.error, evidence, step)
 
 
 def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:

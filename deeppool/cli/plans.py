@@ -40,7 +40,8 @@ def plan(
         ),
     ] = "fastest",
     background: Annotated[
-        str | None, typer.Option(help="Profile of the background job that cluster_throughput counts.")
+        str | None,
+        typer.Option(help="Profile of the background job that cluster_throughput counts."),
     ] = None,
     search: Annotated[
         Literal["exact", "published"],
@@ -110,7 +111,7 @@ def frontier(
         ),
     ] = None,
     background_batch: Annotated[
-        int | None, typer.Option(help="Background's batch on each GPU. Default: the largest of its profile.")
+        int | None, typer.Option(help="Background's batch on each GPU. Default: the largest of its profile that fits.")
     ] = None,
     harvest_of_idle: Annotated[
         float | None,

@@ -87,7 +87,7 @@ def simulate(
     from deeppool.base import serialization
     from deeppool.base.sharing import find_sharing
     from deeppool.figures.trace import write_trace
-    from deeppool.planning.goal import check_device
+    from deeppool.planning.goal import background_beside, check_device
     from deeppool.records.run_record import RunRecord
     from deeppool.simulation.plan.collocated_plan import CollocatedPlan, simulate_collocated_plan
     from deeppool.simulation.plan.simulate import Simulation
@@ -110,8 +110,14 @@ def simulate(
     if noise is not None:
         given = _noisy(given, noise, made.gpus)
     deviations = None if given.as_planned else given
-    sample_time = None if job is None else job.step_time(job.batch_sizes[-1]) / job.batch_sizes[-1]
-    replayed = replay(made, background_sample_time=sample_time, conditions=deviations, iterations=iterations or 1000)
+    beside = None if job is None else background_beside(made.background, job)
+    replayed = replay(
+        made,
+        background_sample_time=None if beside is None else beside.sample_time,
+        background_memory=None if beside is None else beside.memory,
+        conditions=deviations,
+        iterations=iterations or 1000,
+    )
     found: Simulation | CollocatedPlan = replayed
     if measured is not None and job is not None and deviations is None:
         sharing = find_sharing(policy or "priority", max_slowdown)

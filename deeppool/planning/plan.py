@@ -13,7 +13,7 @@ from deeppool.graph.layer import Granularity, Input
 from deeppool.graph.series_parallel import Series, decompose
 from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.evaluate.memory import MemoryUse, Optimizer
-from deeppool.planning.evaluate.schedule import IterationSchedule, order_of, schedule, update_time
+from deeppool.planning.evaluate.schedule import IterationSchedule, idle_seconds, order_of, schedule, update_time
 from deeppool.planning.goal import Goal, GoalBackground
 from deeppool.planning.layer_assignment import LayerAssignment
 from deeppool.planning.report.explain import layers_text
@@ -171,6 +171,19 @@ class Plan:
     def update_time(self) -> float:
         """Seconds of the optimizer's update on the GPU whose layers take longest, which the iteration time includes."""
         return update_time(self.gpu_sets, self.layers)
+
+    def without_room(self, needed: int | None) -> tuple[int, ...]:
+        """Returns the GPUs that have no room for a job of so many bytes beside the plan; none where that is unknown."""
+        most = math.inf if needed is None or self.cluster.memory is None else self.cluster.memory - needed
+        return tuple(sorted(gpu for use in self.memory if use.total > most for gpu in use.gpus))
+
+    def idle_gpu_seconds(self, needed: int | None = None) -> float:
+        """Returns the GPU-seconds in which GPUs are idle that have room for a job of so many bytes; None: unknown."""
+        idle = self.gpus * self.iteration_time - self.gpu_seconds
+        if not (full := self.without_room(needed)):
+            return idle
+        of_gpus = idle_seconds(self.schedule, self.gpu_sets, self.layers, self.gpus)
+        return max(0.0, idle - sum(of_gpus[gpu] for gpu in full))
 
     def check_totals(self) -> None:
         """Compares the totals with the layers, as the reader of files does.

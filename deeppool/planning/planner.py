@@ -1,6 +1,7 @@
 """``dp.plan`` and ``dp.frontier``: plans of a profiled model on a cluster."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,15 @@ from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.baselines import data_parallel_times
-from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
+from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, gpu_names, memory_model
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.goal import Goal, GoalBackground, background_job, check_goal
+from deeppool.planning.goal import Goal, GoalBackground, background_jobs, check_goal
 from deeppool.planning.noise import without_noise
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
 from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.frontier import Frontier, FrontierPoint
-from deeppool.planning.search.goal_query import search_for_goal
+from deeppool.planning.search.goal_query import best_job, search_for_goal
 from deeppool.planning.search.memory_constrained import search_fitting
 from deeppool.planning.search.published import search_published
 from deeppool.planning.search.search import search_partitions
@@ -63,7 +64,8 @@ def plan(
         goal: ``fastest``; ``ddp_speed``: as fast as data parallelism with the fewest GPU-seconds; or
             ``cluster_throughput``: as fast, with the most samples per second of this job and a background job in its
             idle time. See :mod:`deeppool.planning.goal`; only ``fastest`` takes a limit.
-        background: profile of the background job that ``cluster_throughput`` counts, at its largest batch.
+        background: profile of the background job that ``cluster_throughput`` counts, on GPUs that have room for it
+            and at the batch with which it trains most.
         search: ``exact``, or ``published``: the plan that DeepPool's paper would make of the same costs, which
             may be slower than the fastest one and exceed the limit and the memory (see ``over_limit``, ``claim`` and
             ``caveats`` of the plan).
@@ -79,8 +81,8 @@ def plan(
     Raises:
         InvalidValueError: a limit below 1, no samples, a limit on the iteration where the search has none, or options
             that do not go with the goal.
-        PlanError: more GPUs than samples; no plan fits, or ``memory`` is given and the profile has no
-            activation sizes.
+        PlanError: more GPUs than samples; no plan fits, or not the background by itself; or ``memory`` is given and the
+            profile has no activation sizes.
         MissingProfileError: the profile has no time for a per-GPU batch.
     """
     global_batch = whole_number("global_batch", global_batch)
@@ -96,7 +98,7 @@ def plan(
         amplification_limit,
         limit_scope,
         goal=goal,
-        background=None if background is None else background_job(profile, background),
+        jobs=() if background is None else background_jobs(profile, background, cluster.memory),
         search=search,
         optimizer=optimizer,
     )
@@ -109,7 +111,7 @@ def plan_from_costs(
     limit_scope: LimitScope,
     *,
     goal: Goal = "fastest",
-    background: GoalBackground | None = None,
+    jobs: Sequence[GoalBackground] = (),
     search: Search = "exact",
     optimizer: Optimizer = "momentum",
     explained: bool = True,
@@ -123,7 +125,7 @@ def plan_from_costs(
         amplification_limit: see :func:`plan`.
         limit_scope: see :func:`plan`.
         goal: see :func:`plan`.
-        background: background job that the goal counts.
+        jobs: background job that the goal counts, at each batch that it may have.
         search: see :func:`plan`.
         optimizer: see :func:`plan`.
         explained: adds the cost of every layer's other GPU counts, computed when it is first read; in a large graph
@@ -138,7 +140,7 @@ def plan_from_costs(
         published = search_published(costs, amplification_limit)
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
     elif goal != "fastest":
-        result = search_for_goal(costs, background, memory)
+        result = search_for_goal(costs, jobs, memory)
     else:
         result = search_fitting(costs, amplification_limit, limit_scope, memory, proving=proving)
     search_time = time.perf_counter() - started
@@ -164,7 +166,20 @@ def plan_from_costs(
             "published search does not look at memory (the exact one does)"
         )
         made = replace(made, caveats=(*made.caveats, caveat))
-    return replace(made, search=search, claim=claim, goal=goal, background=background)
+    if jobs:
+        made = _beside(made, best_job(placement, jobs, memory)[0])
+    return replace(made, search=search, claim=claim, goal=goal)
+
+
+def _beside(plan: Plan, background: GoalBackground) -> Plan:
+    """Returns the plan with the background that its goal counts, and where that has no room."""
+    caveats, full = plan.caveats, plan.without_room(background.memory)
+    if full:
+        caveats += (
+            f"{gpu_names(full)} {'has' if len(full) == 1 else 'have'} no room for {background.model} at batch "
+            f"{background.batch}, which needs {format_bytes(background.memory or 0)}: it trains only on the others",
+        )
+    return replace(plan, background=background, caveats=caveats)
 
 
 @interruptible

@@ -99,7 +99,7 @@ def _simulated(
     time = plan.iteration_time * (1 + beside.slowdown)
     foreground = shared.global_batch / time
     # GPUs that the plan does not use train the background alone.
-    unused = shared.gpus - len(beside.gpus)
+    unused = shared.gpus - len(beside.gpus) - len(beside.without_room)
     trained = beside.background_throughput + unused / shared.background_sample_time
     return replace(
         point,

@@ -117,7 +117,7 @@ def three_scenarios(
         cluster: its GPUs and links, or a number of GPUs of the profile's device; the foreground may have all of them.
         global_batch: global batch of the foreground.
         background: profile of the background; the foreground's unless given.
-        background_batch: batch on each GPU; the largest of its profile unless given.
+        background_batch: batch on each GPU; the largest of its profile that fits unless given.
         foreground_loss: share of the foreground's throughput given up for the background's: 0.1 is 10 %.
         harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
         interference: measured between kernels; None: backgrounds cost the foreground nothing.

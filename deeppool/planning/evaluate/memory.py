@@ -74,9 +74,9 @@ class MemoryUse:
             f"{name.replace('_', ' ')} {format_bytes(getattr(self, name))}" for name in parts if getattr(self, name)
         ]
         if not shown:
-            return f"{_gpu_names(self.gpus)}: nothing"
+            return f"{gpu_names(self.gpus)}: nothing"
         most = ", ".join(map(str, self.heaviest[:3]))
-        return f"{_gpu_names(self.gpus)}: {format_bytes(self.total)} ({', '.join(shown)}); most: {most}"
+        return f"{gpu_names(self.gpus)}: {format_bytes(self.total)} ({', '.join(shown)}); most: {most}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,13 @@ class MemoryModel:
         """Returns the bytes of parameters with their gradients and optimizer state."""
         return sum(self._state_parts(parameter_bytes))
 
+    def held(self, gpu_sets: GpuSets, gpus: int) -> Integers:
+        """Returns the bytes on each of some GPUs."""
+        return _GpuContents(self, gpu_sets, gpus).total
+
     def peak(self, gpu_sets: GpuSets) -> int:
         """Returns the bytes on the GPU that holds most."""
-        contents = _GpuContents(self, gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0])))
-        return int(contents.total.max())
+        return int(self.held(gpu_sets, 1 + max(map(max, _distinct(gpu_sets)[0]))).max())
 
     def size(self, gpu_sets: GpuSets, capacity: int) -> float:
         """Returns the p-norm of the GPUs' bytes, near to the largest one, and less where any is less; 0 if all fit."""
@@ -268,7 +271,8 @@ def _distinct(gpu_sets: GpuSets) -> tuple[list[GpuSet], list[int]]:
     return list(order), [row_of[id(members)] for members in gpu_sets]
 
 
-def _gpu_names(gpus: tuple[int, ...]) -> str:
+def gpu_names(gpus: tuple[int, ...]) -> str:
+    """Returns ``GPU 0``, ``GPUs 0-3`` or ``GPUs 0, 2``; of many only the first."""
     if len(gpus) == 1:
         return f"GPU {gpus[0]}"
     if gpus[-1] - gpus[0] == len(gpus) - 1:

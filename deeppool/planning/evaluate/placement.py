@@ -16,6 +16,7 @@ from deeppool.planning.evaluate.schedule import (
     Order,
     bucket_seconds,
     busy_gpu_seconds,
+    idle_seconds,
     order_of,
     schedule,
 )
@@ -116,6 +117,10 @@ class Placement:
         if self.costs.overlap:
             return busy_gpu_seconds(self.schedule, self.gpus, self.layer_times)
         return sum(self.time(layer) * self.gpu_count(layer) for layer in range(len(self.options)))
+
+    def idle_seconds(self) -> list[float]:
+        """Returns the seconds of an iteration in which each GPU of the cluster is not held."""
+        return idle_seconds(self.schedule, self.gpus, self.layer_times, self.costs.network.cluster.gpus)
 
     def forward(self, layer: int) -> float:
         """Returns the seconds of a layer in the forward pass."""

@@ -302,12 +302,28 @@ def _runs(gpus: GpuSet) -> Iterator[tuple[int, int]]:
     yield first, previous
 
 
+def idle_seconds(times: IterationSchedule, gpus: Gpus, layers: Sequence[LayerSeconds], count: int) -> list[float]:
+    """Returns, of each of the first ``count`` GPUs, the seconds of an iteration in which it is not held."""
+    own, idle = _own_seconds(times, layers), [times.iteration_time] * count
+    for computed, same in group_identical_gpus(gpus).items():
+        held = sum(own[layer] for layer in computed)
+        held += sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
+        for gpu in same:
+            idle[gpu] -= held
+    return idle
+
+
 def busy_gpu_seconds(times: IterationSchedule, gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
-    passes = zip(times.backward, times.computed, times.gradients, times.sent, strict=True)
-    backward = (computed - start + sent - gradients for start, computed, gradients, sent in passes)
-    own = (x.reshard / 2 + x.forward + seconds + x.update for x, seconds in zip(layers, backward, strict=True))
+    own = _own_seconds(times, layers)
     total = sum(seconds * len(used) for seconds, used in zip(own, gpus, strict=True))
     for computed, same in group_identical_gpus(gpus).items():
         total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
     return total
+
+
+def _own_seconds(times: IterationSchedule, layers: Sequence[LayerSeconds]) -> list[float]:
+    """Returns per layer the seconds of its transfers, both passes and update on each of its GPUs."""
+    passes = zip(times.backward, times.computed, times.gradients, times.sent, strict=True)
+    backward = (computed - start + sent - gradients for start, computed, gradients, sent in passes)
+    return [x.reshard / 2 + x.forward + seconds + x.update for x, seconds in zip(layers, backward, strict=True)]

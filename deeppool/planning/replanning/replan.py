@@ -150,7 +150,7 @@ def plan_again(plan: Plan, profile: Profile, costs: CostTable, *, explained: boo
         plan.amplification_limit,
         plan.limit_scope,
         goal=plan.goal,
-        background=plan.background,
+        jobs=() if plan.background is None else (plan.background,),
         search=plan.search,
         optimizer=plan.optimizer,
         explained=explained,
@@ -280,7 +280,7 @@ def _cost(plan: Plan) -> float:
     if plan.background is None:
         return plan.iteration_time
     # Seconds of the cluster for each sample that it trains.
-    beside = (plan.gpus * plan.iteration_time - plan.gpu_seconds) / plan.background.sample_time
+    beside = plan.idle_gpu_seconds(plan.background.memory) / plan.background.sample_time
     return plan.iteration_time / (plan.global_batch + beside)
 
 

@@ -1,17 +1,19 @@
 """The efficient plan that serves a goal best (see :mod:`deeppool.planning.goal`): a query of the frontier."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable, Floats
+from deeppool.costs.table import CostTable
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.goal import GoalBackground
 from deeppool.planning.search.efficient_plans import EfficientPlans, efficient_plans
+from deeppool.planning.search.frontier import FrontierPoint
 from deeppool.planning.search.hill_climbing import climb
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.memory_constrained import search_fitting
@@ -20,12 +22,12 @@ from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
 
-def search_for_goal(costs: CostTable, background: GoalBackground | None, memory: MemoryModel) -> SearchResult:
+def search_for_goal(costs: CostTable, jobs: Sequence[GoalBackground], memory: MemoryModel) -> SearchResult:
     """Returns the efficient plan that serves a goal best, of those found that fit into the memory of a GPU.
 
     Args:
         costs: costs of layers and transfers.
-        background: of goal ``cluster_throughput``; None: goal ``ddp_speed``.
+        jobs: background job of goal ``cluster_throughput`` at its batches; none: goal ``ddp_speed``.
         memory: what plans hold; no plan is refused where it is unknown.
 
     Raises:
@@ -35,27 +37,55 @@ def search_for_goal(costs: CostTable, background: GoalBackground | None, memory:
     compared = DataParallelComparison(float(found.time[0]), data_parallel_times(costs, memory), capacity=capacity)
     # A bounded search may have no plan as fast as data parallelism.
     slowest = max(compared.fastest.seconds, compared.iteration_time) * (1 + TOLERANCE)
-    values = _values(background, costs, found.time, found.work)
     fast = np.nonzero(found.time <= slowest)[0].tolist()
     plans = {index: Placement(costs, *found.trace(index)) for index in fast}
+    values = {index: _value(plans[index], jobs, memory) for index in fast}
     fitting = [index for index in fast if memory.fits(plans[index].gpus, capacity)]
     best, *others = sorted(fast, key=lambda index: (-values[index], found.time[index]))
-    if best in fitting:
-        made, seconds, work = plans[best], float(found.time[best]), float(found.work[best])
-    else:
-        known = [plans[index] for index in others if index in fitting][:1]
-        made = _fitting(costs, background, memory, slowest, known)
-        seconds, work = made.iteration_time, made.gpu_seconds
-    if background is None:
-        gap = work / found.least_work(slowest)
-    else:
-        served = float(_values(background, costs, np.array(seconds), np.array(work)))
-        gap = _most_throughput(background, costs, found, slowest) / served
-    return SearchResult(made.options, made.starts, seconds, certificate(max(1.0, gap)))
+    made = plans[best]
+    # Where a background has no room beside the plan, one that leaves it whole GPUs may serve better.
+    if best not in fitting or not all(map(_has_room(made, memory), jobs)):
+        known = [plans[index] for index in (best, *others) if index in fitting][:1]
+        made = _fitting(costs, jobs, memory, slowest, known)
+    gap = made.gpu_seconds / found.least_work(slowest)
+    if jobs:
+        quickest = min(jobs, key=lambda job: job.sample_time)
+        gap = _most_throughput(quickest, costs, found, slowest) / _value(made, jobs, memory)
+    return SearchResult(made.options, made.starts, made.iteration_time, certificate(max(1.0, gap)))
+
+
+def best_job(plan: Placement, jobs: Sequence[GoalBackground], memory: MemoryModel) -> tuple[GoalBackground, float]:
+    """Returns the background job at the batch at which it trains most beside a plan, and its samples per iteration."""
+    idle = plan.costs.network.cluster.gpus * plan.iteration_time - plan.gpu_seconds
+    has_room = _has_room(plan, memory)
+    trained = {job: (idle if has_room(job) else idle_gpu_seconds(plan, job, memory)) / job.sample_time for job in jobs}
+    return max(trained.items(), key=itemgetter(1))
+
+
+def idle_beside(point: FrontierPoint, costs: CostTable, job: GoalBackground, memory: MemoryModel) -> float:
+    """Returns what :func:`idle_gpu_seconds` does of a plan of a frontier."""
+    if job.fits(costs.network.cluster.memory, point.memory or 0):
+        return costs.network.cluster.gpus * point.iteration_time - point.gpu_seconds
+    options = tuple(map(costs.gpu_counts.index, point.gpu_counts))
+    return idle_gpu_seconds(Placement(costs, options, point.first_gpus), job, memory)
+
+
+def idle_gpu_seconds(plan: Placement, job: GoalBackground, memory: MemoryModel) -> float:
+    """Returns the GPU-seconds of an iteration in which GPUs are idle that have room for a job beside a plan."""
+    cluster = plan.costs.network.cluster
+    held = memory.held(plan.gpus, cluster.gpus).tolist()
+    return sum(idle for idle, used in zip(plan.idle_seconds(), held, strict=True) if job.fits(cluster.memory, used))
+
+
+def _has_room(plan: Placement, memory: MemoryModel) -> Callable[[GoalBackground], bool]:
+    """Returns whether every GPU of the plan has room for a background."""
+    capacity = plan.costs.network.cluster.memory
+    held = memory.peak(plan.gpus) if memory.known and capacity is not None else 0
+    return lambda job: job.fits(capacity, held)
 
 
 def _fitting(
-    costs: CostTable, background: GoalBackground | None, memory: MemoryModel, slowest: float, known: list[Placement]
+    costs: CostTable, jobs: Sequence[GoalBackground], memory: MemoryModel, slowest: float, known: list[Placement]
 ) -> Placement:
     """Returns the plan that serves a goal best of those found that fit and take at most ``slowest`` seconds.
 
@@ -70,8 +100,8 @@ def _fitting(
         return plan.iteration_time <= slowest and memory.fits(plan.gpus, capacity)
 
     def cost(plan: Placement) -> float:
-        value = float(_values(background, costs, np.array(plan.iteration_time), np.array(plan.gpu_seconds)))
-        return -value if background is None else 1 / value
+        value = _value(plan, jobs, memory)
+        return 1 / value if jobs else -value
 
     uniform = [data_parallel(costs, option) for option in range(len(costs.gpu_counts))]
     uniform = [plan for plan in uniform if memory.fits(plan.gpus, capacity)]
@@ -90,13 +120,11 @@ def _fitting(
     return min(changed, key=cost)
 
 
-def _values(background: GoalBackground | None, costs: CostTable, time: Floats, work: Floats) -> Floats:
+def _value(plan: Placement, jobs: Sequence[GoalBackground], memory: MemoryModel) -> float:
     """Returns what a goal wants as much of as there can be: fewer GPU-seconds, or samples per second."""
-    if background is None:
-        return -work
-    gpus = costs.network.cluster.gpus
-    throughput: Floats = costs.global_batch / time + (gpus - work / time) / background.sample_time
-    return throughput
+    if not jobs:
+        return -plan.gpu_seconds
+    return (plan.costs.global_batch + best_job(plan, jobs, memory)[1]) / plan.iteration_time
 
 
 def _most_throughput(background: GoalBackground, costs: CostTable, found: EfficientPlans, slowest: float) -> float:

@@ -1,7 +1,7 @@
 """``dp.share``: foreground speed-up against cluster throughput of two profiled jobs on one cluster."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from deeppool.base.arguments import typed
@@ -9,13 +9,15 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
+from deeppool.costs.table import CostTable
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
-from deeppool.planning.goal import background_job
+from deeppool.planning.goal import GoalBackground, background_job, background_jobs, check_fits
 from deeppool.planning.plan import GpuCounts, Plan
-from deeppool.planning.planner import frontier
-from deeppool.planning.request import cluster_with_memory, gpu_counts_to_search
+from deeppool.planning.planner import frontier_from_costs
+from deeppool.planning.request import cluster_with_memory, cost_table, gpu_counts_to_search
 from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.search.goal_query import idle_beside
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.studies.tradeoff_record import OperatingPoint, SharedCluster, Strategy
 from deeppool.profiling.table import Profile
@@ -42,7 +44,7 @@ def share(
     Every GPU that the foreground leaves idle trains the background job by itself, as in DeepPool (section 1), by the
     model of :mod:`deeppool.planning.studies.tradeoff_record`. A static partition gives k GPUs to the foreground and
     the others to the background for good, as in the paper's figure 10. Foregrounds that do not fit into the GPUs'
-    memory are left out.
+    memory are left out, and a background does not train beside one that leaves it no room.
 
         shared = dp.share(profile, 8, 32, background=profile)
         best = shared.fastest(background_throughput=1000).point
@@ -53,7 +55,7 @@ def share(
         cluster: as for :func:`plan`.
         global_batch: global batch of the foreground.
         background: profile of the background job, on the same kind of device.
-        background_batch: its batch on each GPU; the profile's largest unless given.
+        background_batch: its batch on each GPU; the profile's largest that fits into a GPU unless given.
         harvest_of_idle: the fraction of the idle time between the foreground's layers that the background uses,
             from 0 to 1; a run measures it (``run.background.harvest_of_idle``). Whole GPUs that the foreground
             never uses train the background at full speed whatever this is.
@@ -66,41 +68,38 @@ def share(
         InvalidValueError: harvest_of_idle outside 0 … 1, a background batch above the profile's largest, or profiles of
             different devices.
         PlanError, MissingProfileError: as for :func:`plan`, where the background's batch is below its profile's, and
-            where data parallelism does not fit on all GPUs.
+            where a GPU holds neither the background nor data parallelism on all GPUs.
     """
     global_batch = whole_number("global_batch", global_batch)
     held = memory_model(profile, global_batch, optimizer)
     cluster = cluster_with_memory(profile, cluster, memory, held)
     harvest_of_idle = _check(harvest_of_idle)
-    batch = background.batch_sizes[-1]
-    if background_batch is not None:
+    if background_batch is None:
+        job, *_ = background_jobs(profile, background, cluster.memory)
+    else:
         batch = whole_number("background_batch", background_batch, least=None)
-    sample_time = background_job(profile, background, batch).sample_time
+        job = background_job(profile, background, batch)
+        check_fits(job, cluster.memory)
     searched = {*gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts), cluster.gpus}
     counts = _counts_that_fit(searched, held, cluster)
-    frontiers = {
-        # The whole cluster comes first, so that an error names the requested GPU count.
-        count: frontier(
-            profile,
-            replace(cluster, gpus=count),
-            global_batch,
-            gpu_counts=gpu_counts,
-            network_model=network_model,
-            optimizer=optimizer,
-        )
+    # The whole cluster comes first, so that an error names the requested GPU count.
+    costs = {
+        count: cost_table(profile, replace(cluster, gpus=count), global_batch, gpu_counts, network_model)
         for count in reversed(counts)
     }
-    plans = {count: _fitting(frontiers[count]) for count in counts}
+    frontiers = {count: frontier_from_costs(profile, found, optimizer=optimizer) for count, found in costs.items()}
+    plans = {count: [*_fitting(frontiers[count], costs[count], job, held)] for count in counts}
     alone = frontiers[cluster.gpus].single_gpu_iteration_time
-    model = _ThroughputModel(cluster.gpus, global_batch, alone, sample_time, harvest_of_idle)
+    model = _ThroughputModel(cluster.gpus, global_batch, alone, job.sample_time, harvest_of_idle)
     return SharedCluster(
         model=profile.graph.model,
         background_model=background.graph.model,
         cluster=cluster,
         gpus=cluster.gpus,
         global_batch=global_batch,
-        background_batch=batch,
-        background_sample_time=sample_time,
+        background_batch=job.batch or 0,
+        background_sample_time=job.sample_time,
+        background_memory=job.memory,
         harvest_of_idle=harvest_of_idle,
         device_name=profile.device_name,
         provenance="estimated" if "estimated" in (profile.provenance, background.provenance) else "measured",
@@ -108,11 +107,11 @@ def share(
         single_gpu_iteration_time=alone,
         points=_collocated(model, plans),
         data_parallel_partitions=tuple(
-            model.point(k, time, k * time, strategy="data parallel", collocated=False)
+            model.point(k, time, k * time, 0.0, strategy="data parallel", collocated=False)
             for k, time in ((k, frontiers[k].data_parallel_iteration_time) for k in counts)
         ),
-        burst_parallel_partitions=tuple(model.point(k, *plans[k][0], collocated=False) for k in counts),
-        optimality=_claim(frontiers.values()) if len(counts) == len(searched) else "heuristic",
+        burst_parallel_partitions=tuple(model.point(k, *plans[k][0][:2], 0.0, collocated=False) for k in counts),
+        optimality=_claim(frontiers.values(), job) if len(counts) == len(searched) else "heuristic",
         search_time=sum(found.search_time for found in frontiers.values()),
     )
 
@@ -141,15 +140,25 @@ def _counts_that_fit(counts: Iterable[int], held: MemoryModel, cluster: Cluster)
     return found
 
 
-def _fitting(front: Frontier) -> list[tuple[float, float]]:
-    """Returns the seconds and GPU-seconds of the plans that fit, fastest first; of data parallelism if none does."""
-    time = front.data_parallel_iteration_time
-    return [(plan.iteration_time, plan.gpu_seconds) for plan in front.fitting] or [(time, front.gpus * time)]
+def _fitting(
+    front: Frontier, costs: CostTable, job: GoalBackground, memory: MemoryModel
+) -> Iterator[tuple[float, float, float]]:
+    """Yields seconds, GPU-seconds and those idle where the job has room, of the plans that fit, fastest first.
+
+    Of data parallelism if none does, which leaves nothing idle.
+    """
+    for point in front.fitting:
+        yield point.iteration_time, point.gpu_seconds, idle_beside(point, costs, job, memory)
+    if not front.fitting:
+        time = front.data_parallel_iteration_time
+        yield time, front.gpus * time, 0.0
 
 
-def _claim(frontiers: Collection[Frontier]) -> str:
-    """Returns the weakest claim; none where others may fit in place of plans that do not."""
+def _claim(frontiers: Collection[Frontier], job: GoalBackground) -> str:
+    """Returns the weakest claim; none where other plans may fit, or leave room, in place of some that do not."""
     if any(len(front.fitting) < len(front.points) for front in frontiers):
+        return "heuristic"
+    if any(not job.fits(front.cluster.memory, point.memory or 0) for front in frontiers for point in front.points):
         return "heuristic"
     return max((front.optimality for front in frontiers), key=optimality_factor)
 
@@ -169,12 +178,13 @@ class _ThroughputModel:
         gpus: int,
         iteration_time: float,
         gpu_seconds: float,
+        idle: float,
         *,
         strategy: Strategy = "burst parallel",
         collocated: bool = True,
     ) -> OperatingPoint:
-        """Returns the point of a foreground on ``gpus`` GPUs; the background uses its idle time if ``collocated``."""
-        idle_gpus = max(0.0, gpus - gpu_seconds / iteration_time) if collocated else 0.0
+        """Returns the point of a foreground on ``gpus`` GPUs whose background uses some idle GPU-seconds of them."""
+        idle_gpus = max(0.0, idle / iteration_time)
         foreground = self.global_batch / iteration_time
         background = (self.gpus - gpus + self.harvest * idle_gpus) / self.sample_time
         return OperatingPoint(
@@ -191,7 +201,9 @@ class _ThroughputModel:
         )
 
 
-def _collocated(model: _ThroughputModel, plans: Mapping[int, list[tuple[float, float]]]) -> tuple[OperatingPoint, ...]:
+def _collocated(
+    model: _ThroughputModel, plans: Mapping[int, list[tuple[float, float, float]]]
+) -> tuple[OperatingPoint, ...]:
     """Returns the plans, over all GPU counts, that none beats in speed-up and background throughput; fastest first."""
     return efficient_points(model.point(gpus, *plan) for gpus, found in plans.items() for plan in found)
 
@@ -225,4 +237,5 @@ def operating_point(shared: SharedCluster, plan: Plan) -> OperatingPoint:
         shared.background_sample_time,
         shared.harvest_of_idle,
     )
-    return model.point(plan.gpus, plan.iteration_time, plan.gpu_seconds)
+    idle = plan.idle_gpu_seconds(shared.background_memory)
+    return model.point(plan.gpus, plan.iteration_time, plan.gpu_seconds, idle)

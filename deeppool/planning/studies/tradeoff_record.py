@@ -7,9 +7,10 @@ layers, then trains
 
     ((N - k) + h (k - W / T)) / s  samples per second.
 
-The foreground trains B / T samples per second (global batch B), unhindered: the model has no interference, which a
-run measures, and no background that runs on a GPU while the foreground computes there (DeepPool's GPU
-multiplexing, section 5), which the paper's own figure contains.
+Idle time counts only on GPUs that have room for the background beside the foreground. The foreground trains B / T
+samples per second (global batch B), unhindered: the model has no interference, which a run measures, and no background
+that runs on a GPU while the foreground computes there (DeepPool's GPU multiplexing, section 5), which the paper's own
+figure contains.
 
 Candidates are the efficient plans on every k: those that no other plan on k GPUs beats in iteration time and
 GPU-seconds. The points are the candidates that none of the others beats in speed-up and background throughput. They
@@ -24,7 +25,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.units import format_count, format_rate, format_seconds
+from deeppool.units import format_bytes, format_count, format_rate, format_seconds
 
 Strategy = Literal["burst parallel", "data parallel"]
 
@@ -146,6 +147,8 @@ class SharedCluster:
     search_time: float
     interference: str = ""
     """Device and date of the interference by which the points were simulated; empty: none is modelled."""
+    background_memory: int | None = None
+    """Bytes that the background needs on each GPU; None: unknown, as in files of earlier versions."""
 
     def __post_init__(self) -> None:
         ways = len(self.points), len(self.data_parallel_partitions), len(self.burst_parallel_partitions)
@@ -164,6 +167,17 @@ class SharedCluster:
     def background_alone_throughput(self) -> float:
         """Samples per second of the background by itself on all GPUs."""
         return self.gpus / self.background_sample_time
+
+    @property
+    def crowded(self) -> int:
+        """Number of points with idle GPUs that have no room for the background, by what it trains without one."""
+        if self.interference:
+            return 0
+        gpus = ((x.gpus - x.gpu_seconds / x.iteration_time, x) for x in self.points)
+        free = ((self.gpus - x.gpus + self.harvest_of_idle * idle, x) for idle, x in gpus)
+        return sum(
+            x.background_throughput * self.background_sample_time < most - self.gpus * TOLERANCE for most, x in free
+        )
 
     def efficient(self) -> tuple[OperatingPoint, ...]:
         """Returns the points that none beats in both speed-up and cluster throughput; fastest first.
@@ -243,6 +257,10 @@ class SharedCluster:
         free = f"in {100 * self.harvest_of_idle:g} % of its idle time (no interference modelled)"
         alone = self.data_parallel
         beside = f"on every GPU, interference as on {self.interference}" if self.interference else free
+        crowded = ""
+        if self.crowded:
+            needed = format_bytes(self.background_memory or 0)
+            crowded = f"; at {self.crowded} of these points idle GPUs have no room for the {needed} of the background"
         return (
             f"{self.model}, batch {self.global_batch} on {format_count(self.gpus, 'GPU')} ({self.cluster.name}), with "
             f"{self.background_model}, batch {self.background_batch}, {beside}: "
@@ -250,5 +268,5 @@ class SharedCluster:
             f"{format_rate(first.throughput, 4)} samples/s in all to {last.speedup:.2f}x and "
             f"{format_rate(last.throughput, 4)}; data parallel on {format_count(alone.gpus, 'GPU')} "
             f"{alone.speedup:.2f}x and "
-            f"{format_rate(alone.throughput, 4)}; {self.optimality}"
+            f"{format_rate(alone.throughput, 4)}; {self.optimality}{crowded}"
         )

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from deeppool.base.sharing import Sharing
 from deeppool.device.kinds import find_kind
-from deeppool.errors import InvalidValueError
-from deeppool.planning.goal import check_device
+from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.memory import gpu_names
+from deeppool.planning.goal import background_beside, check_device
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.simulation.device.collocated import (
@@ -24,7 +25,7 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities
-from deeppool.units import format_rate
+from deeppool.units import format_bytes, format_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,11 @@ class CollocatedPlan:
     interference: str
     """Device and date of the measurement."""
     gpus: tuple[CollocatedSimulation, ...]
-    """Simulation of each GPU that the plan uses, in ascending order."""
+    """Simulation of each GPU that the plan uses and that has room for the background, in ascending order."""
     fidelity: Fidelity | None = None
     """Errors against a live run of the plan, where one was given."""
+    without_room: tuple[int, ...] = ()
+    """GPUs that have no room for the background beside the plan, on which it trains nothing."""
 
     def __post_init__(self) -> None:
         if not self.gpus or self.background_sample_time <= 0:
@@ -72,6 +75,8 @@ class CollocatedPlan:
             f"{format_rate(self.background_throughput)} background samples/s{of_idle}; "
             f"interference as on {self.interference}"
         )
+        if self.without_room:
+            text += f"; none on {gpu_names(self.without_room)}, without room for it"
         return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 
@@ -94,26 +99,35 @@ def simulate_collocated_plan(
         background: profile of the background job; pieces are the forward, the backward and the update of each layer.
         interference: measured between kernels on such a device.
         sharing: the sharing mechanisms.
-        background_batch: batch size of the background; the largest of its profile unless given.
+        background_batch: batch size of the background; unless given that for which the plan was made, or the largest of
+            its profile.
         iterations: number of simulated iterations.
 
     Raises:
         InvalidValueError: no interference was measured for the background's priority, or it has a share of the device.
+        PlanError: no GPU that the plan uses has room for the background.
     """
-    batch = background.batch_sizes[-1] if background_batch is None else background_batch
+    job = background_beside(plan.background, background, background_batch)
+    batch, full = job.batch or 0, plan.without_room(job.memory)
     found: dict[int, CollocatedSimulation] = {}
     work, end = gpu_activities(plan)
     for one in work:
-        if one.spans:
+        if one.spans and (gpus := [gpu for gpu in one.gpus if gpu not in full]):
             beside = simulate_gpu(plan, one, end, background, batch, interference, sharing, iterations=iterations)
-            found.update(dict.fromkeys(one.gpus, beside))
+            found.update(dict.fromkeys(gpus, beside))
+    if not found:
+        raise PlanError(
+            f"no GPU of the plan has room for {job.model} at batch {batch} beside {plan.model}: it needs "
+            f"{format_bytes(job.memory or 0)} (give a smaller background_batch)"
+        )
     return CollocatedPlan(
         model=plan.model,
         background_model=background.graph.model,
         background_batch=batch,
-        background_sample_time=background.step_time(batch) / batch,
+        background_sample_time=job.sample_time,
         interference=f"{interference.device_name}, {interference.date}",
         gpus=tuple(found[gpu] for gpu in sorted(found)),
+        without_room=full,
     )
 
 

@@ -23,6 +23,7 @@ from deeppool.base.number_checks import positive_number, whole_number
 from deeppool.base.timeline import Span, SpanKind, Timeline
 from deeppool.cluster.cluster import MAXIMUM_GPUS
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.memory import gpu_names
 from deeppool.planning.evaluate.schedule import (
     IterationSchedule,
     LayerSeconds,
@@ -55,7 +56,8 @@ class Simulation:
     idle_gpu_seconds: float
     """GPU-seconds left for a background; with ``gpu_seconds`` they add up to gpus x iteration_time."""
     background_samples: float | None
-    """Samples that a background job trains per iteration if it uses all idle time without interference."""
+    """Samples that a background job trains per iteration if it uses all idle time without interference, on GPUs that
+    have room for it."""
     timeline: Timeline
     plan_iteration_time: float | None = None
     """Planned iteration time; None: a record from before conditions."""
@@ -65,6 +67,8 @@ class Simulation:
     """Times of all drawn iterations, whose median is ``iteration_time``; empty without conditions."""
     fidelity: Fidelity | None = None
     """Errors against a live run of the plan, where one was given."""
+    without_room: tuple[int, ...] = ()
+    """GPUs on which the background job has no room beside the plan, and trains nothing."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.timeline.gpus <= self.gpus <= MAXIMUM_GPUS or self.iteration_time <= 0:
@@ -87,6 +91,8 @@ class Simulation:
         if self.background_samples is not None:
             trained = format_rate(self.background_samples)
             text += f"; a background job would train {trained} samples in it (no interference modelled)"
+            if self.without_room:
+                text += f", none on {gpu_names(self.without_room)}, without room for it"
         if self.conditions is not None and self.plan_iteration_time:
             found = self.summary
             text += (
@@ -102,6 +108,7 @@ def simulate(
     plan: Plan,
     *,
     background_sample_time: float | None = None,
+    background_memory: int | None = None,
     conditions: Conditions | None = None,
     iterations: int = 1000,
 ) -> Simulation:
@@ -111,6 +118,7 @@ def simulate(
         plan: the plan.
         background_sample_time: seconds per sample of a background job on one GPU alone; it then
             fills every gap.
+        background_memory: bytes that it needs; it fills no gap of a GPU that has no room for it beside the plan.
         conditions: deviations from the plan; many iterations are then drawn, and the one of median length is
             shown.
         iterations: number of iterations to draw, where conditions are random.
@@ -127,20 +135,22 @@ def simulate(
         work, times = median_activities(plan, conditions, iterations)
         end = _median_iteration(times)[1]
     filled: dict[int, Sequence[Span]] = {}
-    held = idle = 0.0
-    kind: SpanKind = "idle" if background_sample_time is None else "background"
+    held = idle = used = 0.0
+    full = set(range(plan.gpus)) if background_sample_time is None else {*plan.without_room(background_memory)}
     for one in work:
-        whole = _filled(one, end, kind)
+        whole, unused = _filled(one, end, "background"), _filled(one, end, "idle")
+        free = whole.held - one.held
         held += len(one.gpus) * one.held
-        idle += len(one.gpus) * (whole.held - one.held)
-        filled.update((gpu, whole.on(gpu)) for gpu in one.gpus)
+        idle += len(one.gpus) * free
+        used += sum(free for gpu in one.gpus if gpu not in full)
+        filled.update((gpu, (unused if gpu in full else whole).on(gpu)) for gpu in one.gpus)
     return Simulation(
         model=plan.model,
         gpus=plan.gpus,
         iteration_time=end,
         gpu_seconds=held,
         idle_gpu_seconds=idle,
-        background_samples=None if background_sample_time is None else idle / background_sample_time,
+        background_samples=None if background_sample_time is None else used / background_sample_time,
         timeline=Timeline(
             f"{plan.model}, {'planned' if conditions is None else conditions}",
             "predicted",
@@ -150,6 +160,7 @@ def simulate(
         plan_iteration_time=plan.iteration_time,
         conditions=conditions,
         iteration_times=times,
+        without_room=() if background_sample_time is None else tuple(sorted(full)),
     )
 
 

@@ -1,11 +1,15 @@
 """Goals of a plan, against every assignment of GPUs."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import deeppool as dp
+from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.report.diff import diff
 from deeppool.planning.search.optimality import optimality_factor
 from tests.planning.search.test_efficient_plans import PROBLEMS, every_plan
@@ -111,6 +115,99 @@ def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
     profile = dp.estimate("vgg16", gpu="a100-80", precision="fp16")
     with pytest.raises(PlanError, match=r"as fast as data parallelism was found to fit into 953\.7 MiB"):
         dp.plan(profile, 8, 32, goal="ddp_speed", memory=1e9)
+
+
+MB = 10**6
+
+
+def beside(bytes_per_sample, batches=(1, 2, 4, 8, 16)):
+    """A background job that takes 1 ms a step and 0.1 ms a sample."""
+    graph = make_graph([()], parameter_bytes=[0], activation_bytes=[bytes_per_sample])
+    return profile_from_times(graph, [lambda b: 1e-3 + 1e-4 * b], batches)
+
+
+@pytest.mark.parametrize(("memory", "batch", "full"), [(200 * MB, 16, ()), (60 * MB, 16, (0,)), (33 * MB, 8, (0,))])
+def test_a_background_trains_where_it_has_room_at_the_batch_with_which_it_trains_most(memory, batch, full):
+    """Layer 0 takes 4 ms / GPUs and keeps 1 MB a sample; so does layer 1, which takes 4 ms on any number of GPUs.
+
+    At the speed of data parallelism on two GPUs, 6 ms, GPU 0 holds 8 + 16 MB and is never idle. GPU 1 holds 8 MB and is
+    idle for 4 ms, in which a background of 3 MB a sample trains.
+    """
+    graph = make_graph([(), (0,)], parameter_bytes=[0, 0], activation_bytes=[MB, MB])
+    profile = profile_from_times(graph, [lambda b: 0.25e-3 * b, lambda b: 4e-3])
+    cluster = Cluster(2, "by hand", 2, Link(1e15, 0.0, "by hand"), Link(1e15, 0.0, "by hand"), memory)
+    job = beside(3 * MB)
+    made = dp.plan(profile, cluster, 16, goal="cluster_throughput", background=job)
+    assert [layer.gpu_count for layer in made.layers] == [2, 1]
+    assert (made.background.batch, made.background.memory) == (batch, 3 * MB * batch)
+    assert made.background.sample_time == pytest.approx(1e-3 / batch + 1e-4)
+    assert made.without_room(made.background.memory) == full
+    assert any(f"GPU 0 has no room for drawn at batch {batch}" in caveat for caveat in made.caveats) == bool(full)
+    replayed = dp.simulate(
+        made, background_sample_time=made.background.sample_time, background_memory=made.background.memory
+    )
+    assert replayed.background_samples == pytest.approx(4e-3 / (1e-3 / batch + 1e-4))
+
+
+def test_a_background_with_no_room_beside_the_plan_gets_whole_gpus():
+    """Layer 0 takes 8 ms on one GPU and 4 on more, and keeps 16 MB in all; layer 1 takes 4 ms and keeps nothing.
+
+    A background of 10 MB has no room beside a share of 4 MB or 8. Two GPUs are as fast as four, and leave it two.
+    """
+    times = {16: 8e-3, 8: 4e-3, 4: 4e-3, 2: 4e-3, 1: 4e-3}
+    graph = make_graph([(), (0,)], parameter_bytes=[0, 0], activation_bytes=[MB, 0])
+    profile = profile_from_times(graph, [times.__getitem__, lambda b: 4e-3])
+    made = dp.plan(profile, 4, 16, goal="cluster_throughput", background=beside(10 * MB, (1,)), memory=12 * MB)
+    assert (made.layers[0].gpu_count, made.iteration_time) == (2, pytest.approx(8e-3))
+    assert made.without_room(made.background.memory) == (0, 1)
+    replayed = dp.simulate(made, background_sample_time=1.1e-3, background_memory=10 * MB)
+    assert replayed.background_samples == pytest.approx(2 * 8e-3 / 1.1e-3)
+    assert "samples in it (no interference modelled), none on GPUs 0-1, without room for it" in str(replayed)
+    shared = dp.share(profile, 4, 16, beside(10 * MB, (1,)), memory=12 * MB)
+    assert shared.points[0].background_throughput == pytest.approx(2 / 1.1e-3)
+    assert shared.optimality == "heuristic"
+
+
+def test_a_background_that_fits_on_no_gpu_by_itself_is_refused():
+    graph = make_graph([()], parameter_bytes=[0], activation_bytes=[MB])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b])
+    message = (
+        r"background drawn does not fit: at batch 4 it needs 38\.1 MiB, and a GPU has 28\.6 MiB \(profile it at sma"
+    )
+    for call in (
+        lambda: dp.plan(profile, 2, 16, goal="cluster_throughput", background=beside(10 * MB, (4, 8)), memory=30 * MB),
+        lambda: dp.share(profile, 2, 16, beside(10 * MB, (4, 8)), memory=30 * MB),
+    ):
+        with pytest.raises(PlanError, match=message):
+            call()
+
+
+@examples(40)
+@given(PROBLEMS, st.data())
+def test_no_data_parallelism_that_leaves_whole_gpus_trains_more_than_a_plan_beside_a_background(problem, data):
+    profile, cluster, batch = problem
+    kept = st.integers(0, 100)
+    layers = tuple(replace(each, activation_bytes=data.draw(kept)) for each in profile.graph.layers)
+    profile = replace(profile, graph=replace(profile.graph, layers=layers))
+    held = memory_model(profile, batch)
+    memory = float(data.draw(st.integers(held.replica(cluster.gpus), 2 * held.replica(1))))
+    job = beside(data.draw(st.integers(1, 200)))
+    assume(job.graph.layers[0].activation_bytes <= memory)
+    made = dp.plan(profile, cluster, batch, goal="cluster_throughput", background=job, memory=memory)
+    counted = made.background
+    replayed = dp.simulate(made, background_sample_time=counted.sample_time, background_memory=counted.memory)
+    full = {span.gpu for span in replayed.timeline.spans if span.kind == "idle"}
+    assert full <= set(made.without_room(counted.memory))
+    gpus = {gpu: use.total for use in made.memory for gpu in use.gpus}
+    assert all(gpus[gpu] + counted.memory > memory for gpu in full)
+    assert all(gpus[x.gpu] + counted.memory <= memory for x in replayed.timeline.spans if x.kind == "background")
+    ours = (batch + replayed.background_samples) / made.iteration_time
+    alone = min((1e-3 + 1e-4 * b) / b for b in job.batch_sizes if b * job.graph.layers[0].activation_bytes <= memory)
+    fitting = [one for one in made.comparison.data_parallel if one.memory <= memory]
+    for one in fitting:
+        if one.seconds <= made.comparison.fastest.seconds:
+            theirs = batch / one.seconds + (cluster.gpus - one.gpus) / alone
+            assert theirs <= ours * (1 + 1e-6)
 
 
 def test_goal_and_background_are_kept_by_files_and_told_apart(tmp_path):

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, MissingProfileError, PlanError
-from deeppool.planning.planner import frontier, plan
-from deeppool.planning.search.frontier import Frontier
+from deeppool.planning.planner import frontier, frontier_from_costs, plan
+from deeppool.planning.request import cost_table
 from deeppool.planning.search.optimality import optimality_factor
 from deeppool.planning.studies import collocation_tradeoff
 from deeppool.planning.studies.collocation_tradeoff import operating_point, share
 from deeppool.planning.studies.tradeoff_record import SharedCluster
 from deeppool.records.files import load
 from deeppool.simulation.plan.simulate import simulate
-from tests.planning import searched
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
 from tests.strategies import (
@@ -96,7 +95,7 @@ def all_assignments(problem, shared):
 def share_without_overlap(problem, job, harvest):
     """As the oracle adds up every layer's own all-reduce; with overlap, other plans are efficient."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collocation_tradeoff, "frontier", searched.frontier)
+        patch.setattr(collocation_tradeoff, "cost_table", lambda *given: replace(cost_table(*given), overlap=False))
         return share(*problem, job, harvest_of_idle=harvest)
 
 
@@ -427,6 +426,24 @@ def test_what_does_not_fit_into_memory_is_left_out(memory, partitions, burst, op
     assert (given.optimality, given.cluster.memory) == (optimality, memory)
 
 
+@pytest.mark.parametrize(
+    ("needed", "crowded", "trained"), [(10**6, 0, 1e-3), (40 * 10**6, 0, 1e-3), (55 * 10**6, 1, 0)]
+)
+def test_a_background_uses_the_idle_time_of_gpus_with_room_for_it(needed, crowded, trained):
+    """The fastest plan takes 8 + 1 ms; GPU 0 holds 59 MB of 60 and is never idle, GPU 1 holds 8 MB and is for 1 ms."""
+    cluster = Cluster(2, "by hand", 2, Link(1e15, 0.0, "by hand"), Link(1e15, 0.0, "by hand"), 60e6)
+    job = profile_from_times(make_graph([()], None, [0], [needed]), [lambda batch: 1e-3 * batch], (1,))
+    shared = share(keeps_activations(), cluster, 16, job)
+    first = shared.points[0]
+    assert first.iteration_time == pytest.approx(9e-3)
+    assert first.background_throughput == pytest.approx(trained / 9e-3 / 1e-3)
+    assert shared.crowded == crowded
+    text = "; at 1 of these points idle GPUs have no room for the 52.5 MiB of the background"
+    assert str(shared).endswith(text) == bool(crowded)
+    made = plan(keeps_activations(), cluster, 16)
+    assert operating_point(shared, made) == first
+
+
 def test_no_partition_that_fits_is_an_error_and_depends_on_the_optimizer():
     assert share(keeps_activations(), 2, 16, background(), memory=35.5e6).points
     with pytest.raises(PlanError, match=r"no static partition of 2 GPUs holds drawn: .* needs 34.3 MiB, and has 33.9"):
@@ -459,11 +476,11 @@ def test_numbers_of_other_libraries_are_those_of_python():
 def test_the_bound_of_a_frontier_is_the_bound_of_the_trade_off(monkeypatch):
     exact = share(perfect(), 4, 16, background())
 
-    def bounded(profile, cluster, *arguments, **options):
-        found: Frontier = frontier(profile, cluster, *arguments, **options)
-        return replace(found, optimality="bound 1.250") if cluster.gpus == 2 else found
+    def bounded(profile, costs, **options):
+        found = frontier_from_costs(profile, costs, **options)
+        return replace(found, optimality="bound 1.250") if costs.network.cluster.gpus == 2 else found
 
-    monkeypatch.setattr("deeppool.planning.studies.collocation_tradeoff.frontier", bounded)
+    monkeypatch.setattr(collocation_tradeoff, "frontier_from_costs", bounded)
     shared = share(perfect(), 4, 16, background())
     assert (exact.optimality, shared.optimality) == ("exact", "bound 1.250")
     # No efficient plan is better by more than the bound, or than a slower point times that bound.

@@ -6,7 +6,7 @@ import pytest
 
 from deeppool.base.sharing import POLICIES, Sharing
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.planner import plan
 from deeppool.records import files
 from deeppool.simulation.device.idle_harvest import IdleHarvest
@@ -41,6 +41,30 @@ def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
     in_an_iteration = found.background_throughput * foreground.iteration_time
     assert in_an_iteration == pytest.approx(replayed.background_samples)
     assert replayed.background_samples > 0
+
+
+def test_a_background_is_simulated_on_gpus_with_room_for_it():
+    """Both layers keep 1 MB a sample: 24 MB on GPU 0, and 8 MB on GPU 1, which the second layer leaves idle."""
+    graph = make_graph([(), (0,)], parameter_bytes=[0, 0], activation_bytes=[10**6, 10**6])
+    profile = profile_from_times(graph, [lambda b: 0.5e-3 * b, lambda b: 8e-3])
+    link = Link(1e12, 1e-4, "made by hand")
+
+    def beside(memory, **options):
+        foreground = plan(profile, Cluster(2, "by hand", 2, link, link, memory), BATCH, amplification_limit=1.5)
+        arguments = foreground, profile, same_for_all(1.0, 0.0), Sharing()
+        return simulate_collocated_plan(*arguments, iterations=20, **options)
+
+    everywhere, one = beside(100e6), beside(45e6)
+    assert (everywhere.without_room, one.without_room) == ((), (0,))
+    # GPU 0 is never idle: the background of 32 MB trains no less beside a plan that leaves it GPU 1 alone.
+    assert everywhere.background_throughput == pytest.approx(one.background_throughput, rel=1e-6)
+    assert one.gpus == everywhere.gpus[1:]
+    assert "; none on GPU 0, without room for it" in str(one)
+    with pytest.raises(
+        PlanError, match=r"no GPU of the plan has room for drawn at batch 16 beside drawn: it needs 30.5"
+    ):
+        beside(39e6)
+    assert beside(39e6, background_batch=8).without_room == (0,)
 
 
 def test_a_background_trains_with_its_updates():
