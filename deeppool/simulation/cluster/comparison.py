@@ -9,9 +9,9 @@ from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import real_number
 from deeppool.cluster.cluster import Cluster
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.job import Progress
-from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
+from deeppool.simulation.cluster.job_costs import DATA_PARALLEL, STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
@@ -78,6 +78,8 @@ class ClusterComparison:
     provenance: Literal["measured", "estimated"]
     """Source of the layer times."""
     results: tuple[StrategyResult, ...]
+    left_out: tuple[str, ...] = ()
+    """Strategies under which a foreground does not fit into memory, and why."""
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -85,7 +87,8 @@ class ClusterComparison:
 
     def __str__(self) -> str:
         heading = f"{self.trace} on {self.cluster.gpus} GPUs ({self.cluster.name}); {self.interference}"
-        return "\n".join([heading, *(f"  {result}" for result in self.results)])
+        left_out = (f"left out: {each}" for each in self.left_out)
+        return "\n".join([heading, *(f"  {line}" for line in (*self.results, *left_out))])
 
 
 @interruptible
@@ -113,7 +116,8 @@ def compare_strategies(
         options: further arguments of :func:`simulate_cluster`.
 
     Raises:
-        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`.
+        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`; strategies of
+            data-parallel foregrounds that do not fit into memory are left out.
     """
     known = load_sources(trace) if sources is None else sources
     cluster = cluster_of_jobs(trace, known, cluster)
@@ -127,15 +131,21 @@ def compare_strategies(
         runs += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
     limits = [real_number("amplification_limits", limit) for limit in amplification_limits]
     runs += [("collocated", None, limit) for limit in limits]
-    results, found = [], None
+    results, left_out, found = [], [], None
     for number, (strategy, gpus, limit) in enumerate(runs):
         report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(runs))
         jobs = trace if limit is None else with_limit(trace, limit)
-        found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
+        try:
+            found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
+        except PlanError as error:
+            if strategy not in DATA_PARALLEL:
+                raise
+            left_out.append(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}: {error}")
+            continue
         results.append(summarise_strategy(found, limit))
     report("done", 1.0)
     assert found is not None
-    return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results))
+    return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results), tuple(left_out))
 
 
 def with_limit(trace: WorkloadTrace, limit: float) -> WorkloadTrace:

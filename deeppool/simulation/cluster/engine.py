@@ -57,6 +57,7 @@ class Engine:
                     "(simulate a larger one, or leave the job out)"
                 )
         self._exclusive, self._costs = strategy in EXCLUSIVE, costs
+        self._capacity = math.inf if cluster.memory is None else cluster.memory
         size = cluster.gpus
         self._pool = GpuPool([Gpu(number, str(number // cluster.gpus_per_node)) for number in range(size)])
         self._speed = np.array([conditions.speed(number) for number in range(size)])
@@ -66,6 +67,8 @@ class Engine:
         nobody = np.full(size, NO_JOB, dtype=np.intp)
         self._state = Occupancy(nobody, nobody.copy(), np.zeros(size), np.zeros(size))
         self._work = np.ones(size)
+        self._bytes = np.zeros(size)
+        """Memory of each GPU that its foreground holds."""
         self._throughput = {role: np.zeros(size) for role in ("foreground", "background")}
         """Samples per second of each GPU's jobs."""
         self._arrivals = sorted(self.jobs, key=lambda job: (job.job.arrival, job.number), reverse=True)
@@ -110,11 +113,9 @@ class Engine:
     def _place(self) -> None:
         """Places and starts waiting jobs, foregrounds first: a background could get one on its GPUs at once."""
         self._start("foreground", self._allowed["foreground"])
-        if self._exclusive:
-            self._suspend()
-            self._start("background", self._holders["foreground"] == NO_JOB)
-        else:
-            self._start("background", self._allowed["background"])
+        self._suspend()
+        allowed = self._holders["foreground"] == NO_JOB if self._exclusive else self._allowed["background"]
+        self._start("background", allowed)
         self._update()
 
     def _start(self, role: Role, allowed: NDArray[np.bool_]) -> None:
@@ -122,7 +123,8 @@ class Engine:
         queue = self._queues[role]
         while queue:
             job = self.jobs[queue[0][1]]
-            placement = self._pool.choose(Request(job.number, role, job.gpu_count), allowed)
+            free = allowed & self._has_room(job, slice(None)) if isinstance(job, SimulatedBackground) else allowed
+            placement = self._pool.choose(Request(job.number, role, job.gpu_count), free)
             if placement is None:
                 break
             heapq.heappop(queue)
@@ -133,6 +135,7 @@ class Engine:
             start = max(self.now, job.job.arrival)
             if isinstance(job, SimulatedForeground):
                 job.start(start, placement.gpus, self._costs)
+                self._bytes[list(placement.gpus)] = job.bytes
             else:
                 job.start(start, placement.gpus)
 
@@ -143,19 +146,31 @@ class Engine:
 
     def _release(self, job: SimulatedJob) -> None:
         self._hold(JobPlacement(job.number, job.job.role, job.gpus), NO_JOB)
+        if isinstance(job, SimulatedForeground):
+            self._bytes[list(job.gpus)] = 0
         self._running.remove(job.number)
         self._finite_running -= not _endless(job)
         job.version += 1
 
     def _suspend(self) -> None:
-        """Suspends backgrounds on GPUs that foregrounds hold; they rejoin the queue in order of arrival."""
-        behind = self._holders["background"][self._holders["foreground"] != NO_JOB]
-        for number in {*behind.tolist()} - {NO_JOB}:
+        """Suspends backgrounds on GPUs whose foreground is alone there, or leaves them no room in memory.
+
+        They rejoin the queue in order of arrival.
+        """
+        where = np.fromiter(self._changed, dtype=np.intp)
+        for number in self._on("background", where[self._holders["foreground"][where] != NO_JOB]):
             job = self._background(number)
+            if not self._exclusive and self._has_room(job, job.columns).all():
+                continue
             job.advance(self.now)
             self._release(job)
             job.suspend()
             heapq.heappush(self._queues["background"], (job.job.arrival, number))
+
+    def _has_room(self, job: SimulatedBackground, where: slice | NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Returns whether each of some GPUs has room for a background beside the foreground on it."""
+        found: NDArray[np.bool_] = self._bytes[where] <= self._capacity - (job.cost.memory or 0)
+        return found
 
     def _update(self) -> None:
         """Updates occupancy and rates of the jobs on GPUs where a job started, ended or was suspended."""
@@ -263,8 +278,8 @@ def _parts(size: int, foreground_gpus: int | None) -> dict[Role, NDArray[np.bool
 def _never_starts(jobs: Sequence[SimulatedJob]) -> str:
     return (
         f"job '{jobs[0].job.name}' can never start, and neither can any other with a number of iterations: there are "
-        "too few GPUs for its role, or a background without such a number is before it (simulate more GPUs, or give "
-        "that background a number of iterations)"
+        "too few GPUs for its role, or with room for it, or a background without such a number is before it (simulate "
+        "more GPUs, or give that background a number of iterations)"
     )
 
 

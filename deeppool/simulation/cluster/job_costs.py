@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import Cluster
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.goal import background_beside, background_jobs, check_fits
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.renumber_gpus import renumber_gpus
@@ -34,6 +36,7 @@ from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.collocated_plan import simulate_gpu
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.simulate import GpuActivity, gpu_activities, mean_held
+from deeppool.units import format_bytes, format_count
 
 ClusterStrategy = Literal["data-parallel", "partition", "burst-parallel", "collocated"]
 """Placement of foregrounds and backgrounds:
@@ -44,6 +47,8 @@ burst-parallel   burst-parallel foregrounds on GPUs of their own; backgrounds tr
 collocated       burst-parallel foregrounds, with backgrounds in their gaps
 """
 STRATEGIES: tuple[ClusterStrategy, ...] = get_args(ClusterStrategy)
+DATA_PARALLEL: tuple[ClusterStrategy, ...] = ("data-parallel", "partition")
+"""Strategies whose foregrounds are data parallel."""
 SAMPLED_ITERATIONS = 200
 """Iterations whose mean is a job's iteration time under random conditions."""
 COLLOCATED_ITERATIONS, LEARNING_ITERATIONS = 20, 200
@@ -87,6 +92,8 @@ class BackgroundCost:
     batch: int
     step_time: float
     """Seconds per step."""
+    memory: int | None
+    """Bytes that it needs; None: unknown."""
 
 
 class CostCache:
@@ -123,7 +130,7 @@ class CostCache:
 
         Raises:
             InvalidValueError: the job lacks GPUs or batch, or its source is a plan where the strategy needs a profile.
-            PlanError: no plan exists.
+            PlanError: no plan fits into memory.
         """
         key = (job.source, job.gpus, job.batch, job.amplification_limit)
         if key not in self._plans:
@@ -132,7 +139,7 @@ class CostCache:
 
     def _make_plan(self, job: TraceJob) -> Plan:
         source = self._sources[job.source]
-        burst = self._strategy in ("burst-parallel", "collocated")
+        burst = self._strategy not in DATA_PARALLEL
         if isinstance(source, Plan):
             if not burst:
                 raise InvalidValueError(
@@ -144,6 +151,13 @@ class CostCache:
             raise InvalidValueError(f"foreground job '{job.name}' of a profile needs gpus and batch")
         cluster = replace(self._cluster, gpus=min(job.gpus, self._foreground_limit))
         if not burst:
+            needed = memory_model(source, job.batch).replica(cluster.gpus) or 0
+            if cluster.memory is not None and needed > cluster.memory:
+                raise PlanError(
+                    f"job '{job.name}' does not fit by data parallelism on {format_count(cluster.gpus, 'GPU')}: each "
+                    f"needs {format_bytes(needed)}, and has {format_bytes(cluster.memory)} (give it more, a smaller "
+                    "batch, or a strategy of burst-parallel plans)"
+                )
             return data_parallel_plan(source, cluster, job.batch)
         return make_plan(source, cluster, job.batch, job.amplification_limit)
 
@@ -161,19 +175,25 @@ class CostCache:
 
         Raises:
             InvalidValueError: its source is a plan, or its batch is above its profile's largest.
+            PlanError: it does not fit into the memory of a GPU.
         """
         key = (job.source, job.batch)
         if key not in self._backgrounds:
             profile = self._sources[job.source]
             if isinstance(profile, Plan):
                 raise InvalidValueError(f"the source of background job '{job.name}' is a plan, it needs a profile")
-            batch = profile.batch_sizes[-1] if job.batch is None else job.batch
-            if batch > profile.batch_sizes[-1]:
+            if job.batch is not None and job.batch > profile.batch_sizes[-1]:
                 raise InvalidValueError(
                     f"batch of background job '{job.name}' must be at most {profile.batch_sizes[-1]}, the largest in "
-                    f"its profile, got {batch}"
+                    f"its profile, got {job.batch}"
                 )
-            self._backgrounds[key] = BackgroundCost(profile, batch, profile.step_time(batch))
+            if job.batch is None:
+                found, *_ = background_jobs(profile, profile, self._cluster.memory)
+            else:
+                found = background_beside(None, profile, job.batch)
+                check_fits(found, self._cluster.memory)
+            batch = found.batch or 0
+            self._backgrounds[key] = BackgroundCost(profile, batch, profile.step_time(batch), found.memory)
         return self._backgrounds[key]
 
     def effect(self, cost: ForegroundCost, kind: int, background: BackgroundCost) -> InterferenceEffect:

@@ -60,6 +60,10 @@ class SimulatedForeground(_SimulatedJob):
         """Creates the job, waiting."""
         self._plan = costs.plan(job)
         super().__init__(number, job, self._plan.gpus)
+        self.bytes = np.zeros(self._plan.gpus)
+        """Bytes that it holds on each of its GPUs; 0 where that is unknown."""
+        for use in self._plan.memory:
+            self.bytes[list(use.gpus)] = use.total
         assert job.iterations is not None
         self._iterations = job.iterations
         self._left = float(job.iterations)

@@ -5,9 +5,9 @@ runs on a virtual clock. Time advances from event
 to event: an arrival, the end of a job, the end of a background's training on one of its GPUs. Between two events every
 job has a constant rate (``job_costs``), so a job of a million iterations costs no more than one of ten.
 
-A foreground has precedence. Where a strategy gives it exclusive GPUs, a background on them is suspended with its
-progress and resumes on GPUs that no foreground holds. A plan is priced as on the first GPUs of the cluster, wherever
-the job is placed: a job that is spread over more nodes than that would be slower.
+A foreground has precedence. Where a strategy gives it exclusive GPUs, or where it leaves a background no room in the
+memory of one, a background on them is suspended with its progress and resumes on other GPUs. A plan is priced as on the
+first GPUs of the cluster, wherever the job is placed: a job that is spread over more nodes than that would be slower.
 """
 
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ class TraceJob:
     gpus: int | None = None
     """GPUs to plan a foreground for, or that a background trains on (default 1)."""
     batch: int | None = None
-    """Global batch of a foreground; per-GPU batch of a background (default: the largest of its profile)."""
+    """Global batch of a foreground; per-GPU batch of a background (default: the largest of its profile that fits)."""
     amplification_limit: float | None = None
     """Amplification limit of each layer of a foreground; None: no limit."""
 

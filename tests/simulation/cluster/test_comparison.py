@@ -1,5 +1,7 @@
 """One workload by every strategy."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,22 @@ def test_every_strategy_is_compared_with_the_partitions_of_the_paper(tmp_path):
     assert progress[0] == ("data-parallel", 0.0) and progress[-1] == ("done", 1.0)
     assert files.load(files.save(found, tmp_path / "comparison.json")) == found
     assert all(result.label in str(found) for result in found.results)
+
+
+def test_strategies_whose_data_parallelism_does_not_fit_are_left_out_with_the_reason(tmp_path):
+    """Both layers keep 1 MB a sample: at batch 16 two GPUs hold 16 MB and a MiB each of parameters, and one 32 MB."""
+    graph = replace(PROFILE.graph, layers=tuple(replace(x, activation_bytes=10**6) for x in PROFILE.graph.layers))
+    sources, cluster = {"net": replace(PROFILE, graph=graph)}, replace(CLUSTER, memory=30e6)
+    found = compare_strategies(STEADY, cluster, sources=sources)
+    assert [result.foreground_gpus for result in found.results] == [None, 2, 4, None, None]
+    (line,) = found.left_out
+    assert line.startswith(
+        "partition of 1 GPUs: job 'foreground' does not fit by data parallelism on 1 GPU: each needs "
+    )
+    assert f"  left out: {line}" in str(found)
+    assert files.load(files.save(found, tmp_path / "comparison.json")) == found
+    with pytest.raises(PlanError, match="does not fit by data parallelism on 1 GPU"):
+        simulate_cluster(STEADY, cluster, sources=sources, strategy="partition", foreground_gpus=1)
 
 
 def test_jobs_that_never_have_enough_gpus_are_counted_and_partitions_of_no_use_left_out():

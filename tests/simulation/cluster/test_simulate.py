@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deeppool.base.sharing import POLICIES
 from deeppool.cluster.cluster import Cluster, Link, find_cluster
-from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.errors import DocumentError, InvalidValueError, PlanError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.planner import plan
 from deeppool.records import files
@@ -460,6 +460,49 @@ def test_numbers_of_numpy_are_pythons(tmp_path):
     numpys = trace(replace(background("b", iterations=1), **numbers))
     assert files.load(files.save(numpys, tmp_path / "trace.json")) == numpys
     assert simulate_cluster(numpys, np.int64(4), sources=SOURCES).cluster == find_cluster("loopback", 4)
+
+
+KEEPS = replace(PROFILE, graph=make_graph([(), (0,)], parameter_bytes=[0, 0], activation_bytes=[10**6, 10**6]))
+"""Keeps 2 MB a sample: at batch 16 a background needs 32 MB, and a foreground on two GPUs at least 16 MB on each."""
+
+
+@examples(30)
+@given(workloads())
+def test_jobs_that_never_fit_together_on_a_gpu_take_turns_and_those_that_do_share_it(workload):
+    def outcome(strategy, memory):
+        cluster = replace(CLUSTER, gpus=8, memory=memory)
+        found = simulate_cluster(workload, cluster, strategy=strategy, sources={"net": KEEPS})
+        return [replace(job, gpus=()) for job in found.jobs], found.makespan
+
+    # A GPU holds any of them, and no background of the least batch beside any foreground.
+    least = min((2e6 * (job.batch or 16) for job in workload.jobs if job.role == "background"), default=1e6)
+    most = max(2e6 * (job.batch or 16) for job in workload.jobs)
+    assume(
+        most < least + 2e6 * min((job.batch / job.gpus for job in workload.jobs if job.role == "foreground"), default=9)
+    )
+    assert outcome("collocated", most) == outcome("burst-parallel", most)
+    assert outcome("collocated", 200e6) == outcome("collocated", None)
+
+
+def test_a_background_leaves_a_gpu_on_which_a_foreground_needs_its_memory():
+    """Two GPUs: a foreground of 32 MB comes to the first after a second, for ten iterations of 24 ms."""
+    cluster = replace(CLUSTER, gpus=2, memory=40e6)
+    step = PROFILE.step_time(16)
+    jobs = foreground("front", arrival=step, gpus=1), background("back", iterations=3, gpus=2)
+    back = run(*jobs, cluster=cluster, sources={"net": KEEPS}).jobs[1]
+    alone = 10 * plan(KEEPS, replace(cluster, gpus=1), 16).iteration_time
+    # On two GPUs at once or not at all: it waits for the first one.
+    assert (back.suspensions, back.finish) == (1, pytest.approx(step + alone + 2 * step))
+    # A smaller batch has room beside it, in time that the foreground leaves none of.
+    small = run(jobs[0], replace(jobs[1], batch=4), cluster=cluster, sources={"net": KEEPS}).jobs[1]
+    assert small.suspensions == 0
+    # The default is the largest batch that fits, and one that does not is refused.
+    default = run(replace(jobs[1], batch=None), cluster=replace(cluster, memory=20e6), sources={"net": KEEPS})
+    assert default.jobs[0].samples == 3 * 2 * 8
+    with pytest.raises(
+        PlanError, match=r"background drawn does not fit: at batch 16 it needs 30.5 MiB, and a GPU has 19"
+    ):
+        run(jobs[1], cluster=replace(cluster, memory=20e6), sources={"net": KEEPS})
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
