@@ -56,7 +56,7 @@ class Definition:
         else:
             shards = [math.ceil(batch / count) for count in range(1, cluster.gpus + 1)]
             self.gpu_counts = [count for count, shard in enumerate(shards, 1) if shard not in shards[: count - 1]]
-        self._known = {}
+        self._known, self._moved, self._links = {}, {}, {}
         self.computing = cluster.measured.sync_computing if cluster.measured else 0.0
 
     def compute(self, layer, count):
@@ -66,14 +66,17 @@ class Definition:
         """There in forward and back in backward, as long as the busiest port needs."""
         if source == target:
             return 0.0
-        (h, before), (g, after) = source, target
-        if before == after:
-            owners = zip(self._owners(h), self._owners(g), strict=True)
-            moved = [pair for pair in owners if pair[0] != pair[1]]
-            busiest = max([*Counter(a for a, _ in moved).values(), *Counter(b for _, b in moved).values()])
-        else:
-            busiest = math.ceil(self.batch / min(h, g))
-        link = self._link({*range(before, before + h), *range(after, after + g)})
+        if (source, target) not in self._moved:
+            (h, before), (g, after) = source, target
+            if before == after:
+                owners = zip(self._owners(h), self._owners(g), strict=True)
+                moved = [pair for pair in owners if pair[0] != pair[1]]
+                busiest = max([*Counter(a for a, _ in moved).values(), *Counter(b for _, b in moved).values()])
+            else:
+                busiest = math.ceil(self.batch / min(h, g))
+            self._moved[source, target] = busiest, {*range(before, before + h), *range(after, after + g)}
+        busiest, gpus = self._moved[source, target]
+        link = self._link(gpus)
         return 2 * (link.latency + busiest * sample_bytes / link.bandwidth)
 
     def synchronisation(self, layer, place):
@@ -221,8 +224,10 @@ class Definition:
         """One as slow as all links on the way; what leaves a node of several GPUs passes those inside."""
         size = self.cluster.gpus_per_node
         nodes = len({gpu // size for gpu in gpus})
-        links = [self.cluster.inside] * (nodes == 1 or size > 1) + [self.cluster.between] * (nodes > 1)
-        return Link(min(link.bandwidth for link in links), max(link.latency for link in links), "")
+        if nodes not in self._links:
+            links = [self.cluster.inside] * (nodes == 1 or size > 1) + [self.cluster.between] * (nodes > 1)
+            self._links[nodes] = Link(min(link.bandwidth for link in links), max(link.latency for link in links), "")
+        return self._links[nodes]
 
 
 def counts_of(made):
