@@ -10,17 +10,17 @@ from deeppool.profiling.table import Profile
 
 def find_profiles(
     models: Mapping[str, Sequence[int]],
-    global_batches: Mapping[str, int],
+    batches: Mapping[str, int],
     *,
     gpu: str,
     precision: Precision,
     files: Mapping[str, str] | None = None,
 ) -> dict[str, Profile]:
-    """Returns a profile for each model, up to its whole global batch on one GPU.
+    """Returns a profile for each model, up to its largest batch on one GPU.
 
     Args:
         models: sample shape by model name.
-        global_batches: global batch by model name; it and the powers of two below it are estimated.
+        batches: largest batch by model name; it and the powers of two below it are estimated.
         gpu: GPU of the estimates, see :func:`deeppool.estimate`.
         precision: precision of the estimates.
         files: file or name of a profile by model name, used in place of an estimate.
@@ -33,7 +33,7 @@ def find_profiles(
     return {
         model: find_profile(named[model])
         if model in named
-        else estimate(model, tuple(shape), gpu=gpu, precision=precision, batch_sizes=_sizes(global_batches[model]))
+        else estimate(model, tuple(shape), gpu=gpu, precision=precision, batch_sizes=_sizes(batches[model]))
         for model, shape in models.items()
     }
 

@@ -114,6 +114,24 @@ def run_cells(path: Path, parameters: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("name", ["fig1", "fig2", "fig3"])
+def test_what_the_paper_says_of_many_gpus_is_not_held_against_one(name: str, tmp_path: Path) -> None:
+    record = run_cells(find_notebooks()[name], {"profile_file": "vgg16-cpu", "gpu_counts": [1], "output": tmp_path})[
+        "record"
+    ]
+    assert record.checks
+    assert {check.holds and check.inapplicable != "" for check in record.checks} == {True}
+    assert all(number.why.startswith("measured layer times") for number in record.numbers if number.paper)
+
+
+@pytest.mark.parametrize("name", ["fig9", "fig10"])
+def test_a_model_of_ones_own_on_one_gpu_has_samples_and_room_for_the_background(name: str, tmp_path: Path) -> None:
+    own = {"models": {"resnet18": [3, 32, 32]}, "gpus": 1, "simulated_points": 2, "burst_on": {}, "output": tmp_path}
+    own["interference_file"] = ROOT / "tests/records/recorded/interference.json"
+    record = run_cells(find_notebooks()[name], own)["record"]
+    assert any(number.name.startswith("resnet18") for number in record.numbers)
+
+
 @pytest.mark.parametrize("beside", ["", None])
 def test_utilisation_is_shown_without_a_profile_beside_it(beside: str | None, tmp_path: Path) -> None:
     parameters = {"profile_file": "resnet50-cpu", "beside": beside, "output": str(tmp_path)}
