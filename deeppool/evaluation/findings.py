@@ -58,7 +58,7 @@ class Findings:
         spread: float | None = None,
         paper: float | str | None = None,
         why: str = "",
-    ) -> Number:
+    ) -> None:
         """Adds a number, see :class:`Number`; it replaces an earlier one of the same name, so a cell can be run again.
 
         Without ``paper`` it stands beside the value of that name in ``papers/``, if there is one; ``why`` is kept only
@@ -68,17 +68,14 @@ class Findings:
         if paper is None and printed is not None:
             paper = printed.value
         why = why if paper is not None else ""
-        number = Number(name, float(value), unit, basis, None if spread is None else float(spread), _plain(paper), why)
-        self._numbers[name] = number
-        return number
+        spread = None if spread is None else float(spread)
+        self._numbers[name] = Number(name, float(value), unit, basis, spread, _plain(paper), why)
 
     def check(
         self, statement: str, holds: object, detail: str = "", *, known: str = "", inapplicable: str = ""
-    ) -> Check:
+    ) -> None:
         """Adds a check, see :class:`Check`; it replaces an earlier one of the same statement."""
-        check = Check(statement, bool(holds), detail, known, inapplicable)
-        self._checks[statement] = check
-        return check
+        self._checks[statement] = Check(statement, bool(holds), detail, known, inapplicable)
 
     def evaluation(self) -> Evaluation:
         """Returns the numbers and checks added so far, as a record."""

@@ -47,6 +47,11 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     """
     if not comparisons:
         raise InvalidValueError("crossover_gain draws one comparison or more (make them with dp.compare_orders)")
+    if not all(one.ratio for one in comparisons):
+        raise InvalidValueError(
+            "crossover_gain draws over communication / computing, and jobs on one rank send nothing (compare them on "
+            "two ranks or more)"
+        )
     first = comparisons[0]
     orders = [way.name for way in first.ways if way.name != CROSSOVER]
     ratios = [one.ratio for one in comparisons]

@@ -89,8 +89,9 @@ def test_every_quote_stands_in_the_papers_text(path: Path) -> None:
 
 def test_a_number_stands_beside_its_value_and_the_others_have_none() -> None:
     findings = Findings("fig10", "Partitions", device="an A100")
-    beside = findings.number("vgg16, most at equal throughput", 99, "%", "predicted", why="estimated times")
-    alone = findings.number("resnet50, most at equal throughput", 9, "%", "predicted", why="estimated times")
+    findings.number("vgg16, most at equal throughput", 99, "%", "predicted", why="estimated times")
+    findings.number("resnet50, most at equal throughput", 9, "%", "predicted", why="estimated times")
+    beside, alone = findings.evaluation().numbers
     assert (beside.paper, beside.why) == (38.0, "estimated times")
     assert (alone.paper, alone.why) == (None, "")
     html = findings.evaluation()._repr_html_()

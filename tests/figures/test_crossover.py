@@ -69,6 +69,9 @@ def test_gains_stand_at_their_ratio_beside_the_formula() -> None:
     assert min(formula.y) >= 1.0
     with pytest.raises(InvalidValueError, match="one comparison or more"):
         figures.crossover_gain([])
+    # Was numpy's "Geometric sequence cannot include zero".
+    with pytest.raises(InvalidValueError, match="jobs on one rank send nothing"):
+        figures.crossover_gain([comparison(0.5), comparison(0.0)])
 
 
 def test_a_comparison_prints_what_it_measured() -> None:

@@ -19,19 +19,23 @@ DURATIONS = (1e-4, 3e-4, 1e-3)
 ITERATIONS = 100
 
 
-def emulated_interference(gpu: str) -> Interference:
+def emulated_interference(gpu: str, policy: Policy | Sharing = "feedback") -> Interference:
     """Measures how kernels beside each other slow down on a GPU of a data sheet, in virtual time.
 
     Fewer kernels than :func:`deeppool.measure_interference` takes, and one round: virtual time has no noise.
 
     Args:
         gpu: a GPU of :func:`deeppool.estimate`.
+        policy: the sharing mechanisms of the background, whose priority it gets.
+
+    Raises:
+        InvalidValueError: a policy without a background.
     """
     return measure_interference(
         device=f"emulated:{gpu}",
         matrices=MATRICES,
         durations=DURATIONS,
-        arrangements=("lowest",),
+        arrangements=(_sharing(policy).priority,),
         seconds=0.01,
         rounds=1,
     )
@@ -63,9 +67,7 @@ def with_interference(
     Raises:
         InvalidValueError: a policy without a background, or no interference was measured for its priority.
     """
-    sharing = find_sharing(policy)
-    if sharing is None:
-        raise InvalidValueError(f"policy '{policy}' has no background that could interfere (use feedback)")
+    sharing = _sharing(policy)
     last = len(shared.points) - 1
     chosen = sorted({round(index * last / (points - 1)) for index in range(points)})
     simulated = [
@@ -74,6 +76,13 @@ def with_interference(
     ]
     measured_on = f"{interference.device_name}, {interference.date}"
     return replace(shared, points=efficient_points(simulated), interference=measured_on, optimality="heuristic")
+
+
+def _sharing(policy: Policy | Sharing) -> Sharing:
+    sharing = find_sharing(policy)
+    if sharing is None:
+        raise InvalidValueError(f"policy '{policy}' has no background that could interfere (use feedback)")
+    return sharing
 
 
 def _simulated(

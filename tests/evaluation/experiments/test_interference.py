@@ -2,6 +2,7 @@
 
 import pytest
 
+from deeppool.base.sharing import Policy
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments import interference as experiments_interference
 from deeppool.evaluation.experiments.interference import emulated_interference, with_interference
@@ -53,6 +54,16 @@ def test_an_emulated_gpu_slows_some_foregrounds_down_and_leaves_others_alone(mon
     monkeypatch.setattr(experiments_interference, "DURATIONS", (1e-4, 1e-3))
     rates = sum(emulated_interference("a100-40").arrangements[0].foreground, ())
     assert min(rates) < 0.9 < sorted(rates)[len(rates) // 2] < 1.1
+
+
+@pytest.mark.parametrize(("policy", "priority"), [("naive", "normal"), ("feedback", "lowest")])
+def test_the_background_on_an_emulated_gpu_has_the_priority_of_its_policy(
+    policy: Policy, priority: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments_interference, "MATRICES", (64,))
+    monkeypatch.setattr(experiments_interference, "DURATIONS", (1e-4, 2e-4))
+    (arrangement,) = emulated_interference("a100-40", policy).arrangements
+    assert arrangement.name == priority
 
 
 def test_plans_that_were_simulated_claim_no_bound() -> None:
