@@ -24,8 +24,9 @@ def estimate(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="A torchvision classifier (resnet50, …), bert_base, a language model of transformers (gpt2, …), or "
-            "your own model as package.module:callable."
+            "your own model as package.module:callable.",
         ),
     ],
     gpu: Annotated[

@@ -25,7 +25,7 @@ def interference(
 
     Use the file: `deeppool simulate plan.json --background job.json --interference pairs.json`
 
-    Heat maps in a notebook: `dp.figures.of(dp.load("pairs.json"))`
+    As heat maps: `deeppool show pairs.json --html pairs.html`
     """
     from deeppool.collocation.interference.measure import measure_interference
 
