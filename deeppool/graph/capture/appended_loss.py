@@ -243,6 +243,8 @@ def _export(
         raise refusals[0]
     given = candidates[0].target if len(candidates) == 1 else None
     why = str(errors[0]).strip().splitlines()[0]
+    if " " not in why:
+        why = f"{type(errors[0]).__name__}: {why}"
     if any(map(fixes_batch, errors)):
         why = f"it fixes the number of samples to {EXAMPLE_BATCH} (use target.shape[0], not len(target) or a number)"
     elif any(example is None for example in examples):

@@ -7,14 +7,16 @@ are grouped into layers (``grouping``) with their records (``layer_records``).
 import contextlib
 import inspect
 import operator
+import random
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
+import numpy as np
 import torch
 from torch import fx, nn
 
@@ -26,7 +28,7 @@ from deeppool.graph.capture.appended_loss import Loss, append_loss
 from deeppool.graph.capture.batch_sizes import check_sizes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.constants import fold_constants
-from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
+from deeppool.graph.capture.custom_gradients import GRADIENTS, check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
@@ -43,6 +45,8 @@ from deeppool.job import Progress
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+TRANSFORMATIONS = ("_functorch/apis.py", "_functorch/eager_transforms.py")
+"""Files of torch that transform functions."""
 Model = Annotated[nn.Module | str, "its message names models"]
 """A model, the name of a workload, or ``package.module:callable``."""
 
@@ -146,7 +150,7 @@ def _capture_module(
 ) -> CapturedModel:
     report(f"exporting {name}", 0.2)
     with lost_backwards() as lost:
-        exported = _export_model(module, name, inputs)
+        exported = _export_model(module, name, inputs, lost)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
     inline_regions(program)
@@ -191,14 +195,26 @@ def no_module(model: object) -> str:
 # -- export -----------------------------------------------------------------------------------------
 
 
-def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "ExportedProgram":
-    """Exports with a dynamic batch; converts export's failures to one-line errors."""
+def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...], lost: Sequence[str]) -> "ExportedProgram":
+    """Exports with a dynamic batch; converts export's failures to one-line errors.
+
+    Args:
+        module: the model.
+        name: its name, for errors.
+        inputs: its inputs.
+        lost: what it runs of which torch.export loses the backward, known at the end.
+    """
+    if getattr(module.forward, "__func__", None) is nn.Module.forward:
+        raise CaptureError(
+            f"{name} has no forward, which maps its inputs to scores (give the network itself, not what trains it)"
+        )
     positional, named = _examples(module, inputs)
     dynamic: Any = {given.name: {0: torch.export.Dim.DYNAMIC} for given in inputs}
     path: list[str] = []
+    drawn = _host_random_state()
     try:
         with quiet(), _tracking(module, path):
-            return torch.export.export(
+            exported = torch.export.export(
                 module,
                 positional,
                 named,
@@ -234,16 +250,38 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...]) -> "E
                 "or call torch.export.register_dataclass on the class where it is defined)"
             ) from error
         hint = "is it the shape of one sample, without the batch? if so, torch.export cannot export this model"
+        if any(each.startswith(GRADIENTS) for each in lost):
+            hint = (
+                f"it runs {GRADIENTS} in its forward, which no graph of layers holds: write the derivative by operators"
+            )
+        elif any(frame.filename.endswith(TRANSFORMATIONS) for frame in traceback.extract_tb(error.__traceback__)):
+            hint = "it transforms functions, as torch.func does, which no layer holds: write it by operators on batches"
         if "types: Long" in str(error) and all(given.dtype == "float32" for given in inputs):
             hint = "do samples hold indices, as tokens? then input_dtype=torch.int64, or that attribute of the callable"
         others = [argument for argument in arguments if argument not in {given.name for given in inputs}]
         if isinstance(error, TypeError | AttributeError) and len(arguments) > len(inputs):
             hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"
+        if "invalid data type 'str'" in str(error):
+            hint = (
+                "does forward take a dict? inputs are arguments of forward, a tensor each: forward(self, image, depth)"
+            )
         if isinstance(module, torch.jit.ScriptModule):
             hint = "give the model before torch.jit: torch.export takes no script"
         raise CaptureError(
             f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} ({hint})"
         ) from error
+    if _host_random_state() != drawn:
+        raise CaptureError(
+            f"{name} draws random numbers of Python or NumPy, of which a graph would repeat the first ones for ever "
+            "(draw by torch, for each sample: x.new_empty(x.shape[0], 1).bernoulli_(0.9))"
+        )
+    return exported
+
+
+def _host_random_state() -> object:
+    """Returns what changes when Python or NumPy draw random numbers."""
+    numpy = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), numpy["pos"], numpy["key"].tobytes()
 
 
 def _wrapped(module: nn.Module) -> str:

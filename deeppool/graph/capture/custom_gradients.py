@@ -1,4 +1,4 @@
-"""Check of gradients where code runs its own autograd functions or hooks on gradients, which torch.export loses.
+"""Check of gradients where code runs its own autograd functions, gradients or hooks on them, which torch.export loses.
 
 Autograd then derives the traced forward, which is right for a function that only saves memory and for a hook that only
 observes, and wrong for one that computes another gradient, such as a straight-through estimate. Such code runs once, as
@@ -14,15 +14,17 @@ from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
 
+GRADIENTS = "torch.autograd.grad"
 TOLERANCE = 1e-3
 """Relative difference of gradients that rounding explains, in 16 bits too."""
 
 
 @contextlib.contextmanager
 def lost_backwards() -> Iterator[list[str]]:
-    """Yields what runs of which torch.export loses the backward, as it does: autograd functions, hooks on tensors."""
+    """Yields what runs of which torch.export loses the backward: autograd functions, hooks on tensors, gradients."""
     names: list[str] = []
     original, registered = vars(torch.autograd.Function)["apply"], torch.Tensor.register_hook
+    differentiate = torch.autograd.grad
 
     def apply(function: type, *args: Any, **kwargs: Any) -> Any:
         # torch makes one for each custom operator, which export keeps.
@@ -34,11 +36,17 @@ def lost_backwards() -> Iterator[list[str]]:
         names.append("Tensor.register_hook, whose hook")
         return registered(tensor, hook)  # type: ignore[no-untyped-call]  # of torch
 
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        names.append(f"{GRADIENTS}, whose graph")
+        return differentiate(*args, **kwargs)
+
+    torch.autograd.grad = grad
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     try:
         yield names
     finally:
+        torch.autograd.grad = differentiate
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
         torch.Tensor.register_hook = registered  # type: ignore[method-assign]
 

@@ -138,6 +138,8 @@ class Bench:
             where = graph.model if layer is None else f"layer '{graph.layers[layer].name}' of {graph.model}"
             # A constant such as -1e9 is beyond fp16.
             other = "" if self._precision == "fp32" else f", or another precision than {self._precision}"
-            raise ProfileError(
-                f"{where} cannot run at batch {batch}: {str(error).splitlines()[0]} (try other --batch-sizes{other})"
-            ) from error
+            why = str(error).splitlines()[0]
+            hint = f"try other --batch-sizes{other}"
+            if "dtype" in why and self._precision == "fp32":
+                hint = "inputs and parameters must have one dtype: give capture an input_dtype, or the model in float()"
+            raise ProfileError(f"{where} cannot run at batch {batch}: {why} ({hint})") from error

@@ -1,7 +1,9 @@
 """Kinds of models that were refused, or would have trained differently: compared with plain torch."""
 
+import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -368,9 +370,53 @@ class LoopsOverSamples(ReturnsOutputs):
         return torch.stack([nn.Linear.forward(self, x[sample]) for sample in range(x.shape[0])])
 
 
+class DropsLayers(ReturnsOutputs):
+    """LayerDrop by Python's random numbers: the captured graph had the layers of one draw, in silence."""
+
+    def forward(self, x):
+        return nn.Linear.forward(self, x if random.random() < 0.5 else -x)
+
+
+class DropsLayersByNumpy(ReturnsOutputs):
+    def forward(self, x):
+        return nn.Linear.forward(self, x if np.random.uniform() < 0.5 else -x)
+
+
+class Differentiates(ReturnsOutputs):
+    """A physics-informed network: the gradient of its output by its input is an output, too."""
+
+    def forward(self, x):
+        found = nn.Linear.forward(self, x.requires_grad_())
+        return torch.cat([found, torch.autograd.grad(found.sum(), x, create_graph=True)[0]], 1)
+
+
+class Jacobian(ReturnsOutputs):
+    def forward(self, x):
+        return torch.func.vmap(torch.func.jacrev(lambda one: nn.Linear.forward(self, one)))(x).flatten(1)
+
+
+class TakesMapping(ReturnsOutputs):
+    def forward(self, batch):
+        return nn.Linear.forward(self, batch["x"])
+
+
+class Trains(nn.Module):
+    """Has a training_step, as a LightningModule."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Linear(8, 3)
+
+
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
+        (DropsLayers, r"^DropsLayers draws random numbers of Python or NumPy, .*by torch, for each sample"),
+        (DropsLayersByNumpy, r"^DropsLayersByNumpy draws random numbers of Python or NumPy"),
+        (Differentiates, r"\(it runs torch\.autograd\.grad in its forward, .*: write the derivative by operators\)$"),
+        (Jacobian, r"\(it transforms functions, as torch\.func does, .*\)$"),
+        (TakesMapping, r"does forward take a dict\? inputs are arguments of forward, a tensor each"),
+        (Trains, r"^Trains has no forward, .*\(give the network itself, not what trains it\)$"),
         (
             ReturnsOutputs,
             r"^ReturnsOutputs returns a \S+Outputs, whose tensors .*register_dataclass on the class where it",

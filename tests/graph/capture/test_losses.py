@@ -233,6 +233,15 @@ def test_the_default_loss_is_appended_as_an_export_of_it_would_be(kind: str, mon
             None,
             r"give loss=, .* and target=, the target of one",
         ),
+        # torch's text was only the operator's name.
+        (
+            vector(3)[0],
+            lambda s, t: functional.ctc_loss(
+                s.log_softmax(-1)[None], t[:, None], torch.ones_like(t), torch.ones_like(t)
+            ),
+            torch.tensor(1),
+            "DynamicOutputShapeException: aten._ctc_loss",
+        ),
         (
             vector(4)[0],
             lambda s, t: functional.mse_loss(s, t) * len(s),

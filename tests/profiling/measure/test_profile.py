@@ -479,6 +479,12 @@ def test_layer_that_cannot_run_at_a_batch_is_named(failing_linear):
         profile(failing, device="cpu", batch_sizes=SIZES)
 
 
+def test_inputs_of_another_dtype_than_the_parameters_are_told_of_that():
+    # It advised other batch sizes.
+    with pytest.raises(ProfileError, match=r"same dtype, .* \(inputs and parameters must have one dtype: give capture"):
+        profile(capture(nn.Linear(8, 2).double(), (8,)), device="cpu", batch_sizes=SIZES)
+
+
 def test_a_batch_beyond_the_memory_is_refused_before_it_runs(model, measured, monkeypatch):
     monkeypatch.setattr("deeppool.device.cpu.CpuDevice.free_memory", lambda self: 1000)
     with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 needs .*, and 1000 B are free on"):
