@@ -103,9 +103,10 @@ def scaling(
                 if line:
                     figure.add_trace(_line(line, place, value), row=1, col=column)
         _label_axes(figure, study, panel, chosen[panel], column)
+    fewest = f"{study.gpu_counts[0]} to " if len(study.gpu_counts) > 1 else ""
     return theme.apply_theme(
         figure,
-        title=f"{escape(study.model)} to accuracy on {study.gpu_counts[0]} to {study.gpu_counts[-1]} GPUs",
+        title=f"{escape(study.model)} to accuracy on {fewest}{format_count(study.gpu_counts[-1], 'GPU')}",
         subtitle=_subtitle(study),
         plot_height=340,
         heading_height=24,

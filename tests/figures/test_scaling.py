@@ -1,5 +1,7 @@
 """A scaling study drawn: the study's own numbers, every line told apart, nothing unlabelled."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool import figures
@@ -117,6 +119,12 @@ def test_every_axis_has_a_title_and_the_subtitle_says_where_numbers_come_from(st
     subtitle = figure.layout.title.subtitle.text
     assert "<b>predicted</b> from estimated layer times (drawn)" in subtitle
     assert "steps of &lt;mine&gt; (made up)" in subtitle.replace("<br>", " ")
+
+
+def test_the_title_counts_gpus(study):
+    assert figures.scaling(study).layout.title.text.endswith(" to accuracy on 1 to 8 GPUs")
+    alone = replace(study, gpu_counts=(1,), points=tuple(point for point in study.points if point.gpus == 1))
+    assert figures.scaling(alone).layout.title.text.endswith(" to accuracy on 1 GPU")
 
 
 def test_the_hover_text_reports_batch_steps_and_time(study):
