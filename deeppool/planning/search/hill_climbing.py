@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 
 from deeppool.base import cancellation
-from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.graph.series_parallel import ParallelBlock, branching_blocks, layers_of
 from deeppool.planning.evaluate.gpu_sets import concurrent_branches
@@ -173,35 +172,27 @@ def _places(plan: Placement) -> Iterator[Change]:
 
 def _fits(plan: Placement, layers: Collection[int]) -> bool:
     """Returns whether all layers have GPUs that nothing else uses at the same time, where only some are changed."""
-    cluster, changed = plan.costs.network.cluster, set(layers)
-    ends = ((plan.gpus[layer][0], plan.gpus[layer][-1]) for layer in layers)
-    blocks = (block for block in branching_blocks(plan.tree) if not changed.isdisjoint(layers_of(block)))
-    return all(last < cluster.gpus and _is_near(first, last, cluster) for first, last in ends) and all(
-        _are_apart(plan, block) for block in blocks
+    changed = set(layers)
+    return all(
+        _are_apart(plan, block) for block in branching_blocks(plan.tree) if not changed.isdisjoint(layers_of(block))
     )
-
-
-def _is_near(first: int, last: int, cluster: Cluster) -> bool:
-    """Returns whether GPUs are those of one node, or from the start of a node on: no other links join them."""
-    node = cluster.gpus_per_node
-    return first // node == last // node or first % node == 0
 
 
 def _are_apart(plan: Placement, block: ParallelBlock) -> bool:
     """Returns whether branches that share a GPU start on one, with no GPU of others between theirs.
 
-    The bounds of all plans count no other groups.
+    They are on GPUs of one node, or from the start of a node on. The bounds of all plans count no other groups.
     """
-    ends = []
+    cluster, ends = plan.costs.network.cluster, []
     for group in concurrent_branches(block, plan.gpus):
         branches = [block.branches[number] for number in group]
         used = [plan.gpus[layer] for branch in branches for layer in layers_of(branch)]
         first, last = min(gpus[0] for gpus in used), max(gpus[-1] for gpus in used)
-        ends.append((first, last))
-        if {plan.starts[branch.layers[0]] for branch in branches} != {first}:
+        near = first // cluster.gpus_per_node == last // cluster.gpus_per_node or first % cluster.gpus_per_node == 0
+        if last >= cluster.gpus or not near or {plan.starts[branch.layers[0]] for branch in branches} != {first}:
             return False
-    near = all(_is_near(*end, plan.costs.network.cluster) for end in ends)
-    return near and all(one[1] < other[0] for one, other in itertools.pairwise(sorted(ends)))
+        ends.append((first, last))
+    return all(one[1] < other[0] for one, other in itertools.pairwise(sorted(ends)))
 
 
 def keep_limit(limit: float | None, plan: Placement, layers: Iterable[int]) -> bool:

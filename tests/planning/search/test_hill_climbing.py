@@ -103,6 +103,21 @@ def test_the_gpus_of_a_branch_that_forks_again_stay_in_one_node(node, fits):
     assert hill_climbing._fits(plan.with_option([3], 0, 3), [3]) is fits
 
 
+@pytest.mark.parametrize(
+    ("node", "other", "change", "fits"),
+    [(4, 3, (0, 2), True), (4, 1, (0, 2), False), (4, 3, (1, 1), True), (2, 3, (1, 1), False)],
+    ids=["behind", "another branch between", "two GPUs of a node", "two GPUs of two nodes"],
+)
+def test_a_branch_that_forks_again_is_on_gpus_in_a_row(node, other, change, fits):
+    """One of its ends moves away from GPU 0, where the rest of it is; the other branch is on a GPU of its own."""
+    graph = make_graph([(), (), (0,), (0,), (1, 2, 3)])
+    measurements = [Measurement(layer.signature, (1.0,) * 3, (1.0,) * 3, (0.0,) * 3) for layer in graph.layers]
+    link = Link(1e9, 0.0, "by hand")
+    costs = costs_of(make_profile(graph, measurements, (1, 2, 4)), Cluster(4, "by hand", node, link, link), 4)
+    plan = Placement(costs, (0,) * 5, (0, other, 0, 0, 0))
+    assert hill_climbing._fits(plan.with_option([3], *change), [3]) is fits
+
+
 def test_a_limit_forbids_a_change():
     """On two GPUs a layer takes 3 s, not 9, and its all-reduce 1 s: 8 / 9 of the GPU-seconds."""
     costs = layers([(1.0, 2.0)], [ALONE_BYTES], seconds_per_byte=1.0 / ALONE_BYTES)
