@@ -39,6 +39,8 @@ Value = Callable[[Placement], float]
 """Returns the number that is to become less."""
 SECONDS: Value = attrgetter("iteration_time")
 LEAST_SECONDS: Value = attrgetter("least_time")
+Timed = dict[tuple[tuple[int, ...], tuple[int, ...]], float]
+"""Values of plans, by their layers' GPU counts and first GPUs."""
 Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
@@ -52,14 +54,15 @@ def improve(plans: Iterable[Placement], permitted: Permitted, bound: float, valu
         bound: value that no permitted plan beats, or that is enough.
         value: what is to become less; not below a plan's seconds.
     """
+    timed: Timed = {}
     rng = random.Random(0)  # the same plan each time
-    best, vain = min((climb(plan, permitted, value=value) for plan in plans), key=value), 0
+    best, vain = min((climb(plan, permitted, value=value, timed=timed) for plan in plans), key=value), 0
     while vain < MOST_VAIN and value(best) > bound * FAR:
         other, near = best, set[int]()
         for _ in range(RANDOM_CHANGES):
             other, layers = _change_at_random(other, permitted, rng)
             near |= _beside(layers)
-        other = climb(other, permitted, near, value)
+        other = climb(other, permitted, near, value, timed=timed)
         vain = 0 if value(other) < value(best) * (1 - LEAST_GAIN) else vain + 1
         best = min(best, other, key=value)
     return best
@@ -82,6 +85,7 @@ def climb(
     near: set[int] | None = None,
     value: Value = SECONDS,
     at_least: Value = LEAST_SECONDS,
+    timed: Timed | None = None,
 ) -> Placement:
     """Returns a plan that no small change makes faster, or the best one of the changes that are tried.
 
@@ -91,8 +95,10 @@ def climb(
         near: layers of which changes have one at least; those beside a change that is made are added. None: all.
         value: what is to become less; not below 0.
         at_least: number that the value is not below, found in less time.
+        timed: values of plans, of other climbs to the same value too; many changes lead back to one of them.
     """
     left, before, least = MOST_TIMED // len(plan.options), None, value(plan)
+    timed = {} if timed is None else timed
     while plan is not before:
         before = plan
         for changes in (_counts, _places):
@@ -103,11 +109,14 @@ def climb(
                     return plan
                 enough = least * (1 - LEAST_GAIN)
                 other = _changed(plan, change)
-                if at_least(other) >= enough or not _is_possible(other, plan, change, permitted):
-                    continue
-                left -= 1
-                if (found := value(other)) < enough:
-                    plan, least = other, found
+                ways = other.options, other.starts
+                if ways not in timed:
+                    if at_least(other) >= enough or not _is_possible(other, plan, change, permitted):
+                        continue
+                    left -= 1
+                    timed[ways] = value(other)
+                if timed[ways] < enough:
+                    plan, least = other, timed[ways]
                     if near is not None:
                         near |= _beside(change[0])
     return plan

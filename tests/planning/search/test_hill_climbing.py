@@ -76,9 +76,13 @@ def test_a_branch_moves_to_gpus_beside_another_one():
     costs = costs_of(make_profile(graph, measurements, (1, 2)), Cluster(2, "by hand", 2, link, link), 2)
     in_sequence = Placement(costs, (0,) * 4, (0,) * 4)
     assert in_sequence.iteration_time == pytest.approx(8.0)
-    found = climb(in_sequence, ANY)
+    timed = {}
+    found = climb(in_sequence, ANY, timed=timed)
     assert found.iteration_time == pytest.approx(5.0)
     assert sorted(found.starts[1:3]) == [0, 1]
+    # What another climb need not time again.
+    assert timed == {ways: Placement(costs, *ways).iteration_time for ways in timed}
+    assert timed[found.options, found.starts] == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(("start", "fits"), [(0, True), (1, False), (2, True)])
