@@ -1,7 +1,7 @@
 """LayerAssignment: the GPUs and predicted times of one layer of a plan, and the cost of other GPU counts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from deeppool.errors import InvalidValueError
@@ -102,3 +102,7 @@ class LayerAssignment:
     def __post_init__(self) -> None:
         if self.all_reduce < 0:
             object.__setattr__(self, "all_reduce", self.sync)
+
+    def on(self, gpus: tuple[int, ...]) -> "LayerAssignment":
+        """Returns the same layer on other GPUs, as many; alternatives are still computed when they are first read."""
+        return replace(self, gpus=gpus, alternatives=vars(self)["alternatives"])

@@ -19,6 +19,6 @@ def renumber_gpus(plan: Plan) -> Plan:
     return replace(
         plan,
         gpus=len(used),
-        layers=tuple(replace(layer, gpus=renumbered(layer.gpus)) for layer in plan.layers),
+        layers=tuple(layer.on(renumbered(layer.gpus)) for layer in plan.layers),
         memory=tuple(replace(use, gpus=renumbered(use.gpus)) for use in plan.memory if renumbered(use.gpus)),
     )

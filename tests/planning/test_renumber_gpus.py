@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deeppool as dp
+from deeppool.planning.layer_assignment import AlternativeCost, deferred
 from deeppool.planning.renumber_gpus import renumber_gpus
 from tests.planning.evaluate.test_memory import graphs_with_memory
 from tests.strategies import profiles
@@ -32,3 +33,20 @@ def test_a_plan_that_uses_some_gpus_equals_the_plan_for_that_many(profile, spaci
     assert renumber_gpus(spread) == expected
     assert renumber_gpus(expected) == expected
     assert dp.simulate(expected).timeline.duration == dp.simulate(plan).timeline.duration
+
+
+def test_no_alternative_is_computed_before_it_is_read() -> None:
+    # Their costs were more than half of a simulation of a cluster, which reads none.
+    computed = []
+
+    def compute():
+        computed.append(1)
+        return (AlternativeCost(2, 1e-3, 1.5, ()),)
+
+    plan = dp.plan(dp.find_profile("vgg16-cpu"), 2, 8)
+    late = dataclasses.replace(
+        plan, layers=tuple(dataclasses.replace(layer, alternatives=deferred(compute)) for layer in plan.layers)
+    )
+    found = renumber_gpus(late)
+    assert computed == []
+    assert found.layers[0].alternatives == compute()
