@@ -83,5 +83,7 @@ $(BIN)/mkdocs: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e ".[docs]"
 	@touch $@ $(BIN)/deeppool
 
+# The pip that comes with Python 3.11 takes 50 s of CPU time for the installation, a new one 35; either will do.
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
