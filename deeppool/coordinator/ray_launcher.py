@@ -20,7 +20,9 @@ from deeppool.units import format_bytes
 ROUND_TRIPS = 4
 """Round trips per command, by which the offset between two machines' clocks is known."""
 ANSWER_SECONDS = 30.0
-"""Time limit in seconds for an answer of a runtime; after it, the runtime counts as lost. Ray reports a dead one."""
+"""Time limit in seconds for an answer of a runtime; after it, the process is lost. Ray reports a dead runtime."""
+START_SECONDS = 240.0
+"""The same, for what precedes a process: files are sent, and the first one of a runtime imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class RayLauncher:
         self._job, self._folder, self._reassign = job, folder, reassign
         self._known = {slot.gpu: slot for slot in slots}
         self._ray = find_ray()
+        self._gone = self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError
         self._specs: list[WorkerSpec] = []
         self._offsets: dict[str, ClockOffset] = {}
         """By how much the clock of each machine is ahead of this one's."""
@@ -116,20 +119,20 @@ class RayLauncher:
         offset = self._offsets.setdefault(slot.machine, ClockOffset())
         try:
             return RayProcess(self._job, slot, module, name, self._folder, inbox, offset=offset)
-        except self._ray.exceptions.RayActorError:
+        except self._gone:
             raise self._lost(rank) from None
 
     def _answers(self, asked: Sequence[Any]) -> list[Any]:
         """Returns the answers of the runtimes of the first ranks.
 
         Raises:
-            RankFailedError: one of them is gone.
+            RankFailedError: one of them is gone, or late.
         """
         answers = []
         for rank, answer in enumerate(asked):
             try:
-                answers.append(self._ray.get(answer))
-            except self._ray.exceptions.RayActorError:
+                answers.append(self._ray.get(answer, timeout=START_SECONDS))
+            except self._gone:
                 raise self._lost(rank) from None
         return answers
 
@@ -171,33 +174,44 @@ class RayProcess:
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._slot, self._offset = slot, offset
         self._lost = False
-        self._key = self._ray.get(slot.runtime.start.remote(job, module, name, folder))
+        self._key = self._ray.get(slot.runtime.start.remote(job, module, name, folder), timeout=START_SECONDS)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         try:
             while True:
                 for message in self._ray.get(self._slot.runtime.messages.remote(self._key)):
+                    if self._lost:
+                        return
                     self.inbox.put((self, message))
                     if message is None:
                         return
         except self._ray.exceptions.RayError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Reports the end of the process, of which nobody can know more."""
+        if not self._lost:
             self._lost = True
             self.inbox.put((self, None))
 
     def _ask(self, method: str, *arguments: Any, timeout: float = ANSWER_SECONDS, **named: Any) -> Any:
-        """Calls a method of the process at its runtime; returns None if the runtime is gone."""
+        """Calls a method of the process at its runtime; returns None if the runtime is gone, or late."""
         return self._call(self._slot.runtime.call.remote, self._key, method, *arguments, timeout=timeout, **named)
 
     def _call(self, remote: Callable[..., Any], *arguments: Any, timeout: float, **named: Any) -> Any:
-        """Calls a method of the runtime; returns None if the runtime is gone."""
+        """Calls a method of the runtime; returns None if the runtime is gone, or late."""
         if self._lost:
             return None
         try:
             return self._ray.get(remote(*arguments, **named), timeout=timeout)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
-            self._lost = True
-            return None
+        except self._ray.exceptions.RayActorError:
+            self._lose()
+        except self._ray.exceptions.GetTimeoutError:
+            # The rest of the run ends without it: so does the process, if its runtime goes on one day.
+            self._slot.runtime.call.remote(self._key, "kill")
+            self._lose()
+        return None
 
     def send(self, command: str, **arguments: Any) -> None:
         """Sends a command and waits for its delivery: calls to an actor of several threads may overtake one another.

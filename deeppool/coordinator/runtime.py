@@ -62,11 +62,14 @@ class Runtime:
         return int(psutil.virtual_memory().available)
 
     def prepare(self, job: int, files: dict[str, bytes]) -> WorkerSpec:
-        """Writes the files of a job into a private folder; the rendezvous is for ranks on this machine."""
+        """Writes the files of a job into a private folder; the rendezvous is for ranks on this machine.
+
+        What is left of an earlier attempt is removed: its launcher may have given up waiting for this runtime.
+        """
+        self._kill(job)
         folder = Path(tempfile.mkdtemp(prefix="deeppool-"))
         before, self._folders[job] = self._folders.get(job), folder
         if before is not None:
-            # Of an attempt whose ranks have ended.
             shutil.rmtree(before, ignore_errors=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
@@ -118,12 +121,15 @@ class Runtime:
     def end(self, job: int) -> bool:
         """Kills every process of a job, removes its files, and rejects new ones; returns True when that is done."""
         self._ended.add(job)
-        for key, started in list(self._started.items()):
-            if started.job == job:
-                started.child.kill()
-                del self._started[key]
+        self._kill(job)
         self._stores.pop(job, None)
         folder = self._folders.pop(job, None)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         return True
+
+    def _kill(self, job: int) -> None:
+        for key, started in list(self._started.items()):
+            if started.job == job:
+                started.child.kill()
+                self._started.pop(key, None)

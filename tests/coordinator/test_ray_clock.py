@@ -46,7 +46,8 @@ class Node:
 
 @pytest.fixture
 def send(monkeypatch: pytest.MonkeyPatch) -> Any:
-    ray = SimpleNamespace(get=lambda found, timeout=None: found, exceptions=SimpleNamespace(RayError=ConnectionError))
+    errors = dict.fromkeys(("RayError", "RayActorError", "GetTimeoutError"), ConnectionError)
+    ray = SimpleNamespace(get=lambda found, timeout=None: found, exceptions=SimpleNamespace(**errors))
     monkeypatch.setattr(ray_launcher, "find_ray", lambda: ray)
 
     def send_to(clock: Any) -> float:

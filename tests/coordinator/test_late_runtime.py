@@ -1,0 +1,128 @@
+"""A runtime that answers no more, on a machine that is stopped or out of memory, but is not dead for Ray."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from deeppool.coordinator import ray_launcher
+from deeppool.coordinator.ray_launcher import RayLauncher, RaySlot
+from deeppool.coordinator.runtime import Runtime
+from deeppool.errors import RankFailedError
+from deeppool.processes.rank_group import RankGroup
+
+pytestmark = pytest.mark.processes
+
+JOB = 1
+PROGRAM = "tests.processes.holding_child"
+LATE = object()
+"""What is asked of a runtime that is stopped."""
+
+
+class GetTimeoutError(Exception):
+    """As Ray's."""
+
+
+class RayActorError(Exception):
+    """As Ray's."""
+
+
+class StoppableRuntime:
+    """A runtime's handle; what is asked while it is stopped waits until it goes on."""
+
+    def __init__(self) -> None:
+        self.runtime = Runtime("cpu", "127.0.0.1", 0)
+        self.stopped = False
+        self._waiting: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*arguments: Any, **named: Any) -> Any:
+            def ask() -> Any:
+                return getattr(self.runtime, name)(*arguments, **named)
+
+            if self.stopped:
+                self._waiting.append(ask)
+            return LATE if self.stopped else ask
+
+        return SimpleNamespace(remote=remote)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """Those that it started and did not forget."""
+        return [psutil.Process(started.child.process.pid) for started in self.runtime._started.values()]
+
+    def go_on(self) -> None:
+        self.stopped = False
+        while self._waiting:
+            self._waiting.pop(0)()
+
+
+def get(asked: Any, timeout: float | None = None) -> Any:
+    if asked is LATE:
+        assert timeout is not None, "it waits forever"
+        raise GetTimeoutError
+    return asked()
+
+
+Nodes = Callable[[], StoppableRuntime]
+
+
+@pytest.fixture
+def new_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    errors = {"RayError": Exception, "RayActorError": RayActorError, "GetTimeoutError": GetTimeoutError}
+    ray = SimpleNamespace(get=get, put=lambda files: files, exceptions=SimpleNamespace(**errors))
+    monkeypatch.setattr(ray_launcher, "find_ray", lambda: ray)
+    nodes: list[StoppableRuntime] = []
+
+    def new() -> StoppableRuntime:
+        nodes.append(StoppableRuntime())
+        return nodes[-1]
+
+    yield new
+    for node in nodes:
+        node.runtime.end(JOB)
+
+
+def launcher_of(*nodes: StoppableRuntime) -> RayLauncher:
+    slots = [RaySlot(number, "machine", node) for number, node in enumerate(nodes)]
+    return RayLauncher(JOB, slots, str(Path.cwd()), reassign=lambda: slots)
+
+
+def test_the_ranks_end_with_one_whose_runtime_is_late_and_it_ends_when_that_goes_on(new_node: Nodes) -> None:
+    node, late = new_node(), new_node()
+    with RankGroup(launcher_of(node, late)) as group:
+        for _ in range(2):
+            group.start(PROGRAM)
+        (here,), (there,) = node.processes, late.processes
+        late.stopped = True
+        group.send("train")
+        with pytest.raises(RankFailedError, match="rank 1 on GPU 1 of machine was lost: its machine does not answer"):
+            group.collect("done", 600.0, "while it trained")
+    assert not here.is_running()
+    assert there.is_running()
+    late.go_on()
+    assert not there.is_running()
+
+
+def test_a_runtime_that_is_late_for_a_start_fails_it(new_node: Nodes, tmp_path: Path) -> None:
+    node, late = new_node(), new_node()
+    launcher = launcher_of(node, late)
+    late.stopped = True
+    with pytest.raises(RankFailedError, match="rank 1 on GPU 1 of machine cannot start: its machine does not answer"):
+        launcher.distribute_files(tmp_path)
+    with pytest.raises(RankFailedError, match="rank 1 on GPU 1 of machine cannot start: its machine does not answer"):
+        launcher.start(1, PROGRAM, "rank 1")
+
+
+def test_the_next_attempt_of_a_job_ends_what_is_left_of_the_one_before(new_node: Nodes, tmp_path: Path) -> None:
+    node = new_node()
+    launcher = launcher_of(node)
+    launcher.distribute_files(tmp_path)
+    launcher.start(0, PROGRAM, "rank 0")
+    (left,) = node.processes
+    launcher.distribute_files(tmp_path)
+    assert not left.is_running()
+    assert node.processes == []
