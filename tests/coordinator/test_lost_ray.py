@@ -101,3 +101,28 @@ def test_stopping_a_ray_that_has_ended_ends_what_is_left_of_it(tmp_path: Path, l
     assert host.wait(300) != 0
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert not stored.exists()
+
+
+@pytest.mark.processes
+def test_a_process_of_a_stopped_ray_that_ends_by_itself_meanwhile_spares_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    host = psutil.Popen([sys.executable, "-c", HOST, ray_connection.HOST], stdout=subprocess.PIPE)
+    with host.stdout:
+        worker = psutil.Process(int(host.stdout.readline()))
+
+    def wait_too_short(processes: list[psutil.Process], timeout: float) -> tuple[list[psutil.Process], ...]:
+        # The host, which is killed first, ends just after this.
+        assert processes == [host, worker]
+        assert host.wait(300) != 0
+        return [], processes
+
+    monkeypatch.setattr(psutil, "wait_procs", wait_too_short)
+    joined = Joined("127.0.0.1:1", host.pid)
+    ray_connection.remember(joined)
+    ray_connection.leave(joined)
+    assert worker.wait(300) is None
+    # Nor is it an error that all had ended before.
+    ray_connection.leave(joined)
+    assert list((tmp_path / "deeppool" / "cluster").iterdir()) == []
