@@ -83,8 +83,8 @@ class WaveDriver(SyncDriver):
             # Set after this driver was made, of the trainer's own rule alone.
             wave.step.rule.on_end = self._trainer.update.on_end
             wave.update()
-        with other.stream.current():
-            other.skip_update()
+        # Not on its stream, whose backward would wait for this update: what its own update reads is ordered by that.
+        other.skip_update()
         self._averages = True
 
     def state(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from deeppool.execution.trainer import Trainer
 from deeppool.graph.capture.capture import capture
 from deeppool.graph.capture.losses import classification_loss
 from deeppool.interleaving.wavelet.driver import WaveDriver
+from deeppool.interleaving.wavelet.wave import Wave
 from deeppool.training.data import SampleOrder
 from deeppool.training.training_job import Training
 from tests.execution.training_rank import Rule, make_batch, make_model, make_optimizer, make_schedule, prepare
@@ -227,6 +228,30 @@ def test_a_wave_computes_in_memory_that_the_other_frees_while_it_does() -> None:
     # But for the first one after the pause before the measurement.
     overlaps = [start < end for (start, _), (_, end) in zip(forwards[1:], backwards, strict=False)]
     assert overlaps == [number != WARM_UP for number in range(1, WARM_UP + TIMED)]
+
+
+def test_a_wave_computes_backward_while_the_gradients_of_the_other_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = new_device("h200")
+    # As NCCL's: it takes one multiprocessor of many, and here longer than a backward.
+    network = device.partial_stream(1)
+    sums = []
+
+    def update(wave: Wave) -> None:
+        with network.current():
+            began = device.stamp()
+            torch.zeros(2**23, device=device.torch_device()).add_(1)
+            sums.append((began, device.stamp()))
+        alone(wave)
+
+    alone = Wave.update
+    monkeypatch.setattr(Wave, "update", update)
+    layers = (module for _ in range(4) for module in (nn.Linear(512, 512), nn.Tanh()))
+    _, spans = train_waves(capture(nn.Sequential(*layers), (512,)), device, 8192, waves=2)
+    backward = min(end - start for kind, *_, start, end in spans if kind == "backward")
+    pauses = [device.seconds(end, start) for (_, end), (start, _) in itertools.pairwise(sums)]
+    # All but the one before the measurement.
+    del pauses[WARM_UP - 1]
+    assert max(pauses) < 0.5 * backward < min(device.seconds(*each) for each in sums)
 
 
 @pytest.mark.stress
