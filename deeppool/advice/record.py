@@ -102,8 +102,8 @@ class Advice:
         if not compared.fitting:
             return f"DDP would take {times}, but {compared.too_large}"
         more = f", {alone / best.seconds:.2f} times as fast as on one"
-        if compared.too_large:
-            more = f"; {compared.too_large}"
+        if compared.accumulation or compared.too_large:
+            more = "".join(f"; {text}" for text in (compared.accumulation, compared.too_large) if text)
         elif best.gpus == 1:
             more = ", more make it slower"
         return f"DDP takes {times}: fastest on {best.gpus}{more}"

@@ -33,6 +33,7 @@ from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
 from deeppool.units import format_bytes, format_count, format_rate, format_seconds
 
+NOTHING_SENT = "DDP has nothing to send where it is fastest"
 MOST_SIMULATED = 64
 """GPUs whose transfers an advice simulates, in seconds; twice as many take four times as long."""
 
@@ -123,7 +124,12 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
     as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits.
     """
     cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
-    baseline, fitting = compared.fastest, compared.fitting
+    baseline, fitting = compared.fastest, [one for one in compared.fitting if one.micro_steps == 1]
+    if baseline.micro_steps > 1 and baseline.gpus > 1:
+        evidence = f"DDP sends once in {baseline.micro_steps} micro-steps where it is fastest, which no simulation has"
+        return Finding("ordered transfers", "unknown", None, evidence, "")
+    if baseline.micro_steps > 1:
+        return Finding("ordered transfers", "no", 1.0, NOTHING_SENT, "")
     if baseline.gpus > MOST_SIMULATED:
         evidence = f"to simulate transfers of {baseline.gpus} GPUs, on which DDP is fastest, takes minutes"
         step = f"dp.compare_transfers(profile, cluster, {costs.global_batch}), which does it"
@@ -147,7 +153,7 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
                 fastest[method] = DataParallelTime(one.gpus, seconds)
     step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())" + _on_fewer(fastest[CARAMEL].gpus, cluster.gpus)
     if fastest[CARAMEL].gpus == 1 or not profile.graph.parameter_bytes:
-        return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
+        return Finding("ordered transfers", "no", 1.0, NOTHING_SENT, step)
     where = {method: _on_fewer(one.gpus, cluster.gpus) for method, one in fastest.items()}
     same = len(set(where.values())) == 1
     told = {method: format_seconds(one.seconds) + where[method] * (not same) for method, one in fastest.items()}
@@ -173,7 +179,9 @@ def _with_best_bucket(compared: DataParallelComparison, costs: CostTable) -> Dat
     times = []
     for one in compared.data_parallel:
         sent = costs.network.all_reduce_time(one.gpus, costs.graph.parameter_bytes)
-        times.append(replace(one, seconds=min(one.seconds, _compute_seconds(costs, one.gpus) + sent)))
+        # Of micro-steps all but the last have nothing to send.
+        whole = one.seconds if one.micro_steps > 1 else _compute_seconds(costs, one.gpus) + sent
+        times.append(replace(one, seconds=min(one.seconds, whole)))
     return replace(compared, data_parallel=tuple(times))
 
 
@@ -261,7 +269,7 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
             "two waves", "no", gain, f"{evidence}, but they need {format_bytes(needed[gpus])} of {has}", step
         )
     twice = cost_table(profile, cluster, 2 * batch, model=network.model)
-    doubled = data_parallel_times(twice, memory_model(profile, 2 * batch))
+    doubled = data_parallel_times(profile, twice, memory_model(profile, 2 * batch))
     larger = _with_best_bucket(DataParallelComparison(2 * times[gpus], doubled, capacity=capacity), twice)
     if larger.fitting and larger.gain < WORTH:
         evidence += (

@@ -53,7 +53,7 @@ def assemble_plan(
     if amplification_limit is not None and limit_scope == "layer":
         most = amplification_limit * (1 + TOLERANCE)
         over_limit = tuple(layer.name for layer in layers if layer.amplification > most)
-    *fewer, everywhere = data_parallel_times(costs, memory)
+    *fewer, everywhere = data_parallel_times(profile, costs, memory)
     caveats = profile.caveats(extrapolated)
     compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error, capacity=cluster.memory)
     if compared.within_error:
@@ -86,6 +86,7 @@ def assemble_plan(
         data_parallel_iteration_time=everywhere.seconds,
         data_parallel_on_fewer=tuple(fewer),
         data_parallel_memory=everywhere.memory,
+        data_parallel_micro_steps=everywhere.micro_steps,
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

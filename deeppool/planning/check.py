@@ -179,12 +179,13 @@ def _check_graph(plan: Plan, profile: Profile) -> None:
 def _check_times(plan: Plan, profile: Profile, placement: Placement) -> None:
     """Compares the plan's times, and what they follow from, with those of its profile."""
     costs, gpu_seconds = placement.costs, placement.gpu_seconds
-    *fewer, everywhere = data_parallel_times(costs, memory_model(profile, plan.global_batch, plan.optimizer))
+    *fewer, everywhere = data_parallel_times(profile, costs, memory_model(profile, plan.global_batch, plan.optimizer))
     times = [
         ("iteration_time", plan.iteration_time, placement.iteration_time),
         ("gpu_seconds", plan.gpu_seconds, gpu_seconds),
         ("single_gpu_iteration_time", plan.single_gpu_iteration_time, costs.single_gpu_time),
         ("data_parallel_iteration_time", plan.data_parallel_iteration_time, everywhere.seconds),
+        ("data_parallel_micro_steps", plan.data_parallel_micro_steps, everywhere.micro_steps),
         ("amplification", plan.amplification, gpu_seconds / costs.single_gpu_time),
         ("sync_computing", plan.sync_computing, costs.network.sync_computing),
     ]
@@ -192,7 +193,7 @@ def _check_times(plan: Plan, profile: Profile, placement: Placement) -> None:
     times += [
         (f"{name} of data_parallel_on_fewer", getattr(one, name), getattr(other, name))
         for one, other in zip(own, fewer, strict=False)
-        for name in ("gpus", "seconds")
+        for name in ("gpus", "seconds", "micro_steps")
     ]
     times.append(("length of data_parallel_on_fewer", len(own), len(fewer)))
     for index, layer in enumerate(plan.layers):
@@ -232,10 +233,12 @@ def _check_memory(plan: Plan, profile: Profile, placement: Placement) -> None:
     """Compares what each GPU holds, where the plan says it; only the published search may exceed its memory."""
     model, capacity = memory_model(profile, plan.global_batch, plan.optimizer), plan.cluster.memory
     for one in plan.comparison.data_parallel:
-        if one.memory not in (None, model.replica(one.gpus)):
+        samples = -(-plan.global_batch // one.gpus // one.micro_steps)
+        needed = replace(model, global_batch=one.gpus * samples).replica(one.gpus)
+        if one.memory not in (None, needed):
             raise PlanError(
                 f"data parallelism on {format_count(one.gpus, 'GPU')} needs {one.memory} bytes of each by the plan, "
-                f"and {model.replica(one.gpus)} by its profile ({AGAIN})"
+                f"and {needed} by its profile ({AGAIN})"
             )
     if not plan.memory or not model.known:
         return

@@ -37,8 +37,9 @@ def without_noise(
     compared = plan.comparison
     gpus = compared.fastest.gpus
     noise = profile_noise(profile, -(-plan.global_batch // gpus))
-    # Where not all GPUs are searched, no plan is on all.
-    if not replace(compared, error=noise).within_error or gpus not in costs.gpu_counts:
+    # Where not all GPUs are searched, no plan is on all; nor has one micro-steps.
+    possible = gpus in costs.gpu_counts and compared.fastest.micro_steps == 1
+    if not replace(compared, error=noise).within_error or not possible:
         return plan
     placement = data_parallel(costs, costs.gpu_counts.index(gpus))
     kept = assemble_plan(

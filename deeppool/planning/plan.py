@@ -117,6 +117,8 @@ class Plan:
     """Data parallelism on each smaller GPU count, ascending; empty in files of earlier versions."""
     data_parallel_memory: int | None = None
     """Bytes of data parallelism on each of all GPUs; None: unknown, as in files of earlier versions."""
+    data_parallel_micro_steps: int = 1
+    """See :attr:`deeppool.planning.evaluate.baselines.DataParallelTime.micro_steps`, of that on all GPUs."""
     error: float | None = None
     """Median error of the estimated layer times, where it was checked; None: measured, or unknown."""
     origin: Any = field(default=None, compare=False, repr=False)
@@ -240,12 +242,12 @@ class Plan:
     @property
     def comparison(self) -> DataParallelComparison:
         """The plan compared with data parallelism."""
+        everywhere = DataParallelTime(
+            self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory, self.data_parallel_micro_steps
+        )
         return DataParallelComparison(
             self.iteration_time,
-            (
-                *self.data_parallel_on_fewer,
-                DataParallelTime(self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory),
-            ),
+            (*self.data_parallel_on_fewer, everywhere),
             self.error,
             "DDP" if self.overlap_sync else "data parallelism",
             self.cluster.memory,
@@ -289,7 +291,7 @@ class Plan:
         known = self.cluster.memory
         of = "" if known is None else f" of {format_bytes(known)}"
         compared = self.comparison
-        baseline = [f"  {compared.name}: {compared.too_large}"] * bool(compared.too_large)
+        baseline = [f"  {compared.name}: {text}" for text in (compared.accumulation, compared.too_large) if text]
         uses = (f"  {use}" for use in self.memory)
         return "\n".join([f"memory{of} with optimizer {self.optimizer}:", *uses, *baseline])
 

@@ -140,7 +140,7 @@ def plan_from_costs(
         published = search_published(costs, amplification_limit)
         result, claim = search_partitions(costs, published.choices, amplification_limit), published.claim
     elif goal != "fastest":
-        result = search_for_goal(costs, jobs, memory)
+        result = search_for_goal(costs, data_parallel_times(profile, costs, memory), jobs, memory)
     else:
         result = search_fitting(costs, amplification_limit, limit_scope, memory, proving=proving)
     search_time = time.perf_counter() - started
@@ -231,7 +231,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         )
     ]
     layers = profile.graph.layers
-    *fewer, everywhere = data_parallel_times(costs, model)
+    *fewer, everywhere = data_parallel_times(profile, costs, model)
     return Frontier(
         model=profile.graph.model,
         cluster=cluster,
@@ -242,6 +242,7 @@ def frontier_from_costs(profile: Profile, costs: CostTable, *, optimizer: Optimi
         data_parallel_iteration_time=everywhere.seconds,
         data_parallel_on_fewer=tuple(fewer),
         data_parallel_memory=everywhere.memory,
+        data_parallel_micro_steps=everywhere.micro_steps,
         points=tuple(points),
         optimality=efficient.optimality,
         pareto_factor=efficient.pareto_factor,

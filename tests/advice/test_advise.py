@@ -159,8 +159,8 @@ def test_two_waves_are_compared_with_twice_the_batch_wherever_each_is_fastest() 
     waves = advise(profile, replace(FOUR, memory=201e6))["two waves"]
     assert (waves.verdict, waves.gain) == ("yes", pytest.approx(2, rel=0.01))
     assert "sums take 0 s on 1 GPU: two waves are 2.00 times as fast" in waves.evidence
-    # In 26 ms, of which they take 6 for as many samples.
-    assert waves.evidence.endswith(", and 4.33 times as fast as one of twice the batch on 2 GPUs")
+    # In two micro-steps of 6 ms each, of which they take 6 for as many samples; on two GPUs it takes 26.
+    assert waves.evidence.endswith(", and 2.00 times as fast as one of twice the batch on 1 GPU in 2 micro-steps")
     larger = advise(profile, replace(FOUR, memory=221e6))["two waves"]
     assert larger.verdict == "no"
     assert larger.evidence.endswith(
@@ -195,18 +195,19 @@ def test_the_baseline_fits_into_memory() -> None:
     profile = chain((0, 1e-3, 0), (0, 1e-4, 64 * MIB))
     layers = tuple(replace(layer, activation_bytes=MIB) for layer in profile.graph.layers)
     profile = replace(profile, graph=replace(profile.graph, layers=layers))
-    needed = {1: 208, 2: 200, 4: 196}
-    assert dp.advise(profile, replace(FOUR, memory=208 * MIB), 8).plan.comparison.fastest.gpus == 1
+    assert dp.advise(profile, replace(FOUR, memory=208 * MIB), 8).plan.comparison.fastest.micro_steps == 1
     found = dp.advise(profile, replace(FOUR, memory=207 * MIB), 8)
-    compared = found.plan.comparison
-    assert {one.gpus: one.memory for one in compared.data_parallel} == {g: mib * MIB for g, mib in needed.items()}
+    needed = {one.gpus: (one.micro_steps, one.memory) for one in found.plan.comparison.data_parallel}
+    assert needed == {1: (2, 200 * MIB), 2: (1, 200 * MIB), 4: (1, 196 * MIB)}
     assert found.explain().splitlines()[1] == (
-        "DDP takes 71.5 ms on 2, 103 ms on 4 GPUs: fastest on 2; on 1 GPU it does not fit: a GPU needs 208.0 MiB, and "
-        "has 207.0 MiB"
+        "DDP takes 8.8 ms on 1 in 2 micro-steps, 71.5 ms on 2, 103 ms on 4 GPUs: fastest on 1; whole batches do not "
+        "fit, so that it accumulates gradients over micro-steps: 2 on 1 GPU (a BatchNorm has the statistics of each)"
     )
-    # 4.4 ms on two GPUs and 67.1 ms of all-reduce; the plan has the first layer on four GPUs, the second on one.
-    assert found.findings[0].gain == pytest.approx((4.4e-3 + 64 * MIB / 1e9) / 2.8e-3)
-    # Two jobs of 200 MiB each do not fit, and two that train apart are on two GPUs each.
+    # Two micro-steps on one GPU; the plan has the first layer on four GPUs, the second on one.
+    assert found.findings[0].gain == pytest.approx(8.8e-3 / 2.8e-3)
+    ordered = found.findings[2]
+    assert (ordered.verdict, ordered.gain) == ("no", 1.0)
+    # Two jobs that train apart are on GPUs of their own.
     assert "times as fast as by DDP on half of the GPUs each" in found.findings[3].evidence
     with pytest.raises(
         PlanError, match=r"no plan of drawn fits: .* needs 196\.0 MiB, 1\.0 MiB more than its 195\.0 MiB"

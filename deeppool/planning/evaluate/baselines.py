@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 
 from deeppool.costs.amplification import TOLERANCE
-from deeppool.costs.table import CostTable
+from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import data_parallel
+from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_count, format_seconds
 
 Verdict = Literal["yes", "no", "unknown"]
@@ -35,10 +36,16 @@ class DataParallelTime:
     """Seconds of an iteration."""
     memory: int | None = None
     """Bytes that each GPU needs; None: unknown."""
+    micro_steps: int = 1
+    """Parts of a GPU's batch, one after the other, whose gradients it accumulates before they are summed over all
+    GPUs: more than 1 where the whole batch does not fit. A BatchNorm then has the statistics of each part."""
 
     def __post_init__(self) -> None:
-        if self.gpus < 1 or not self.seconds > 0:
-            raise InvalidValueError(f"DDP takes some time on {format_count(self.gpus, 'GPU')}, got {self.seconds:g} s")
+        if min(self.gpus, self.micro_steps) < 1 or not self.seconds > 0:
+            raise InvalidValueError(
+                f"DDP takes some time and micro-steps on {format_count(self.gpus, 'GPU')}, got {self.seconds:g} s in "
+                f"{self.micro_steps}"
+            )
 
     @property
     def gpu_seconds(self) -> float:
@@ -49,8 +56,13 @@ class DataParallelTime:
         """Whether a GPU of some bytes holds it; true where either is unknown."""
         return capacity is None or self.memory is None or self.memory <= capacity
 
+    @property
+    def in_steps(self) -> str:
+        """``in 2 micro-steps``, after a space; empty if it is one."""
+        return f" in {self.micro_steps} micro-steps" if self.micro_steps > 1 else ""
+
     def __str__(self) -> str:
-        return f"{format_seconds(self.seconds)} on {self.gpus}"
+        return f"{format_seconds(self.seconds)} on {self.gpus}{self.in_steps}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +112,9 @@ class DataParallelComparison:
 
     @property
     def where(self) -> str:
-        """``on 4 GPUs``, after a space; empty if the baseline is on all GPUs."""
-        return "" if self.fastest == self.data_parallel[-1] else f" on {format_count(self.fastest.gpus, 'GPU')}"
+        """``on 4 GPUs``, after a space; empty if the baseline is on all GPUs, but for its micro-steps."""
+        best = self.fastest
+        return ("" if best == self.data_parallel[-1] else f" on {format_count(best.gpus, 'GPU')}") + best.in_steps
 
     @property
     def baseline_text(self) -> str:
@@ -109,12 +122,24 @@ class DataParallelComparison:
         best, everywhere = self.fastest, self.data_parallel[-1]
         as_fast = best.seconds * (1 + TOLERANCE) >= everywhere.seconds
         refused = bool(self.fitting) and any(one.seconds * (1 + TOLERANCE) < best.seconds for one in self.data_parallel)
-        text = f"{format_seconds(best.seconds)}{self.where or ' on all' * refused}"
+        elsewhere = best != everywhere
+        text = f"{format_seconds(best.seconds)}{self.where if elsewhere else ' on all' * refused + best.in_steps}"
         if refused or not as_fast:
             text += f", where it is fastest{' of those that hold it' * refused}"
-        if self.where:
+        if elsewhere:
             text += ", as on all" if as_fast else f", {format_seconds(everywhere.seconds)} on all"
         return text if self.fitting else f"{text}, but {self.too_large}"
+
+    @property
+    def accumulation(self) -> str:
+        """On how few GPUs data parallelism fits in micro-steps alone; empty if it needs none where it fits."""
+        found = [f"{one.micro_steps} on {format_count(one.gpus, 'GPU')}" for one in self.fitting if one.micro_steps > 1]
+        if not found:
+            return ""
+        return (
+            f"whole batches do not fit, so that it accumulates gradients over micro-steps: {', '.join(found)} (a "
+            "BatchNorm has the statistics of each)"
+        )
 
     @property
     def too_large(self) -> str:
@@ -129,9 +154,34 @@ class DataParallelComparison:
         )
 
 
-def data_parallel_times(costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:
-    """Returns data parallelism on each GPU count of the table, and last on all, with the memory that it needs."""
-    return tuple(replace(one, memory=memory.replica(one.gpus)) for one in _times(costs))
+def data_parallel_times(profile: Profile, costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:
+    """Returns data parallelism on each GPU count of the table, and last on all, with the memory that it needs.
+
+    Where that is more than a GPU has, it is what DDP's ``no_sync`` is for: micro-steps of as many samples as fit, and
+    one sum of their gradients beside the last one's backward. Without room for one sample it is the whole batch.
+    """
+    capacity, found = costs.network.cluster.memory, []
+    for one in _times(costs):
+        whole = replace(one, memory=memory.replica(one.gpus))
+        found.append(whole if whole.fits(capacity) else _in_micro_steps(whole, profile, costs, memory))
+    return tuple(found)
+
+
+def _in_micro_steps(
+    whole: DataParallelTime, profile: Profile, costs: CostTable, memory: MemoryModel
+) -> DataParallelTime:
+    """Returns data parallelism in the fewest micro-steps that fit; if none do, or have times, the whole batch."""
+    shard, room = -(-costs.global_batch // whole.gpus), memory.samples_in(costs.network.cluster.memory or 0)
+    steps = -(-shard // max(1, room))
+    least, larger = divmod(shard, steps)
+    if not room or least < profile.batch_sizes[0]:
+        return whole
+    *others, last = [*[least] * (steps - larger), *[least + 1] * larger]
+    parts = {size: price(profile, costs.network, size * whole.gpus, (whole.gpus,)) for size in {*others, last}}
+    seconds = data_parallel(replace(parts[last], overlap=costs.overlap), 0).iteration_time
+    seconds += sum(float(parts[size].compute.sum()) for size in others)
+    needed = replace(memory, global_batch=last * whole.gpus).replica(whole.gpus)
+    return DataParallelTime(whole.gpus, seconds, needed, steps)
 
 
 @lru_cache(maxsize=4)

@@ -131,6 +131,13 @@ class MemoryModel:
             return None
         return -(-self.global_batch // gpus) * int(self.activations_per_sample.sum()) + self._state_of_all
 
+    def samples_in(self, capacity: float) -> int:
+        """Returns the largest per-GPU batch at which a GPU of some bytes holds all layers; at most the global batch."""
+        per_sample, room = int(self.activations_per_sample.sum()), capacity - self._state_of_all
+        if room < 0:
+            return 0
+        return min(self.global_batch, int(room // per_sample)) if per_sample else self.global_batch
+
     def fits(self, gpu_sets: GpuSets, capacity: float | None) -> bool:
         """Whether no GPU holds more bytes than its capacity; true where either is unknown."""
         return capacity is None or not self.known or self.peak(gpu_sets) <= capacity

@@ -59,25 +59,20 @@ def _next_step(
         return (
             f"data parallelism on {format_count(gpus, 'GPU')} fits: an amplification limit of {_up(spent)} permits it"
         )
-    if samples := _samples_that_fit(memory, capacity):
+    if samples := memory.samples_in(capacity):
         more = format_count(-(-batch // samples), "GPU")
-        return f"data parallelism fits from {more}, or on {gpus} up to a global batch of {samples * gpus}"
+        steps = -(-batch // (samples * gpus))
+        return (
+            f"data parallelism fits from {more}, or on {gpus} up to a global batch of {samples * gpus}, such as "
+            f"{-(-batch // steps)} with accumulation={steps} of the job"
+        )
     too_much = "even one sample a GPU is too much for data parallelism"
-    if samples := _samples_that_fit(replace(memory, optimizer="sgd"), capacity):
+    if samples := replace(memory, optimizer="sgd").samples_in(capacity):
         more = format_count(-(-batch // samples), "GPU")
         return f"{too_much}; with optimizer sgd data parallelism fits from {more}"
     # Branches on GPUs of their own divide the parameters, so a plan with them may still fit.
     certainty = "no plan was found that holds this model" if side_by_side else "only larger GPUs hold this model"
     return f"{too_much}, whatever the optimizer: {certainty}"
-
-
-def _samples_that_fit(memory: MemoryModel, capacity: int) -> int:
-    """Returns the largest per-GPU batch at which a GPU can hold all layers."""
-    per_sample = int(memory.activations_per_sample.sum())
-    room = capacity - memory.state(memory.graph.parameter_bytes)
-    if not per_sample:
-        return memory.global_batch if room >= 0 else 0
-    return max(0, room // per_sample)
 
 
 def _up(value: float) -> str:

@@ -244,6 +244,7 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
         data_parallel_iteration_time=best.data_parallel_iteration_time,
         data_parallel_on_fewer=best.data_parallel_on_fewer,
         data_parallel_memory=best.data_parallel_memory,
+        data_parallel_micro_steps=best.data_parallel_micro_steps,
         single_gpu_iteration_time=costs.single_gpu_time,
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),

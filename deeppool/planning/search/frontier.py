@@ -60,6 +60,8 @@ class Frontier:
     """Data parallelism on each smaller GPU count, ascending, as in a static partition of the cluster."""
     data_parallel_memory: int | None = None
     """Bytes of data parallelism on each of all GPUs; None: unknown, as in files of earlier versions."""
+    data_parallel_micro_steps: int = 1
+    """See :attr:`deeppool.planning.evaluate.baselines.DataParallelTime.micro_steps`, of that on all GPUs."""
     pareto_factor: float | None = None
     """Every plan has a point of at most so many times its iteration time and its GPU-seconds; None: not stated."""
 
@@ -74,7 +76,9 @@ class Frontier:
     @property
     def comparison(self) -> DataParallelComparison:
         """The fastest plan compared with data parallelism."""
-        everywhere = DataParallelTime(self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory)
+        everywhere = DataParallelTime(
+            self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory, self.data_parallel_micro_steps
+        )
         return DataParallelComparison(
             self.points[0].iteration_time, (*self.data_parallel_on_fewer, everywhere), capacity=self.cluster.memory
         )

@@ -8,7 +8,7 @@ import numpy as np
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import DataParallelComparison, data_parallel_times
+from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.goal import GoalBackground
@@ -22,11 +22,17 @@ from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
 
-def search_for_goal(costs: CostTable, jobs: Sequence[GoalBackground], memory: MemoryModel) -> SearchResult:
+def search_for_goal(
+    costs: CostTable,
+    data_parallel_times: tuple[DataParallelTime, ...],
+    jobs: Sequence[GoalBackground],
+    memory: MemoryModel,
+) -> SearchResult:
     """Returns the efficient plan that serves a goal best, of those found that fit into the memory of a GPU.
 
     Args:
         costs: costs of layers and transfers.
+        data_parallel_times: of which the fastest that fits says how fast the plan is.
         jobs: background job of goal ``cluster_throughput`` at its batches; none: goal ``ddp_speed``.
         memory: what plans hold; no plan is refused where it is unknown.
 
@@ -34,7 +40,7 @@ def search_for_goal(costs: CostTable, jobs: Sequence[GoalBackground], memory: Me
         PlanError: none of the plans as fast as data parallelism was found to fit.
     """
     found, capacity = efficient_plans(costs), costs.network.cluster.memory
-    compared = DataParallelComparison(float(found.time[0]), data_parallel_times(costs, memory), capacity=capacity)
+    compared = DataParallelComparison(float(found.time[0]), data_parallel_times, capacity=capacity)
     # A bounded search may have no plan as fast as data parallelism.
     slowest = max(compared.fastest.seconds, compared.iteration_time) * (1 + TOLERANCE)
     fast = np.nonzero(found.time <= slowest)[0].tolist()

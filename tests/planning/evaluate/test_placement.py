@@ -97,7 +97,7 @@ def test_data_parallelism_sums_a_tied_parameter_once(model):
     for last in (tied, alone):
         profile = profile_from_times(replace(graph, layers=(*graph.layers[:2], last)), [lambda b: 1e-3 * b] * 3)
         costs = price(profile, Network(Cluster(4), model), 16, (1, 4))
-        times.append(data_parallel_times(costs, memory_model(profile, 16))[-1])
+        times.append(data_parallel_times(profile, costs, memory_model(profile, 16))[-1])
     assert times[0] == times[1]
 
 

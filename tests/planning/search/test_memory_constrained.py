@@ -320,7 +320,8 @@ def test_refusal_names_the_gpu_the_layer_and_the_numbers():
     assert refusal(*small(6199)) == (
         "no plan of drawn fits: in the smallest one found GPU 0 needs 6.1 KiB, 1 B more than its 6.1 KiB; 2.9 KiB are "
         "parameters, gradients and optimizer (momentum), 3.1 KiB activations, and layer 'layer1' takes the most, "
-        "5.3 KiB at per-GPU batch 8 (data parallelism fits from 3 GPUs, or on 2 up to a global batch of 14)"
+        "5.3 KiB at per-GPU batch 8 (data parallelism fits from 3 GPUs, or on 2 up to a global batch of 14, such as 8 "
+        "with accumulation=2 of the job)"
     )
 
 
