@@ -11,6 +11,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, memory_model
 from deeppool.planning.goal import GoalBackground, background_job, background_jobs, check_fits
 from deeppool.planning.plan import GpuCounts, Plan
@@ -107,8 +108,9 @@ def share(
         single_gpu_iteration_time=alone,
         points=_collocated(model, plans),
         data_parallel_partitions=tuple(
-            model.point(k, time, k * time, 0.0, strategy="data parallel", collocated=False)
-            for k, time in ((k, frontiers[k].data_parallel_iteration_time) for k in counts)
+            model.point(one.gpus, one.seconds, one.gpu_seconds, 0.0, strategy="data parallel", collocated=False)
+            for one in data_parallel_times(profile, costs[cluster.gpus], held)
+            if one.fits(cluster.memory)
         ),
         burst_parallel_partitions=tuple(model.point(k, *plans[k][0][:2], 0.0, collocated=False) for k in counts),
         optimality=_claim(frontiers.values(), job) if len(counts) == len(searched) else "heuristic",

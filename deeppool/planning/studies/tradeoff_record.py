@@ -136,8 +136,8 @@ class SharedCluster:
     points: tuple[OperatingPoint, ...]
     """Burst parallel with collocation, fastest first; each slower one has more background throughput."""
     data_parallel_partitions: tuple[OperatingPoint, ...]
-    """Partitions by GPU count, where they fit into memory. The last one is on all GPUs; there collocation adds nothing,
-    as no GPU is ever idle."""
+    """Partitions by GPU count, where they fit into memory, in micro-steps if need be. The last one is on all GPUs;
+    there collocation adds nothing, as no GPU is ever idle."""
     burst_parallel_partitions: tuple[OperatingPoint, ...]
     """The fastest plan on each GPU count."""
     optimality: str
