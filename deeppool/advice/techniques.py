@@ -33,7 +33,6 @@ from deeppool.profiling.table import Profile
 from deeppool.simulation.transfers.compare import compare_transfers
 from deeppool.units import format_bytes, format_count, format_rate, format_seconds
 
-NOTHING_SENT = "DDP has nothing to send where it is fastest"
 MOST_SIMULATED = 64
 """GPUs whose transfers an advice simulates, in seconds; twice as many take four times as long."""
 
@@ -124,12 +123,10 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
     as many GPUs as it is fastest on, of those on which DDP is fastest and the next fewer and more on which it fits.
     """
     cluster, methods = costs.network.cluster, (CARAMEL, DDP, TUNED_DDP, DEAR)
-    baseline, fitting = compared.fastest, [one for one in compared.fitting if one.micro_steps == 1]
-    if baseline.micro_steps > 1 and baseline.gpus > 1:
+    baseline, fitting = compared.fastest, [one for one in compared.fitting if one.micro_steps == 1 or one.gpus == 1]
+    if baseline not in fitting:
         evidence = f"DDP sends once in {baseline.micro_steps} micro-steps where it is fastest, which no simulation has"
         return Finding("ordered transfers", "unknown", None, evidence, "")
-    if baseline.micro_steps > 1:
-        return Finding("ordered transfers", "no", 1.0, NOTHING_SENT, "")
     if baseline.gpus > MOST_SIMULATED:
         evidence = f"to simulate transfers of {baseline.gpus} GPUs, on which DDP is fastest, takes minutes"
         step = f"dp.compare_transfers(profile, cluster, {costs.global_batch}), which does it"
@@ -152,8 +149,10 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
             if method not in fastest or seconds < fastest[method].seconds:
                 fastest[method] = DataParallelTime(one.gpus, seconds)
     step = "dp.train(plan, job, gradient_sync=dp.TransferScheduler())" + _on_fewer(fastest[CARAMEL].gpus, cluster.gpus)
+    if cluster.measured is None:
+        step += ", by a plan for the network that deeppool network -o FILE measured, by which it chooses patterns"
     if fastest[CARAMEL].gpus == 1 or not profile.graph.parameter_bytes:
-        return Finding("ordered transfers", "no", 1.0, NOTHING_SENT, step)
+        return Finding("ordered transfers", "no", 1.0, "DDP has nothing to send where it is fastest", step)
     where = {method: _on_fewer(one.gpus, cluster.gpus) for method, one in fastest.items()}
     same = len(set(where.values())) == 1
     told = {method: format_seconds(one.seconds) + where[method] * (not same) for method, one in fastest.items()}
