@@ -14,8 +14,10 @@ import traitlets
 
 from deeppool import figures
 from deeppool.advice.card import text_with_card
+from deeppool.base.arguments import typed
 from deeppool.base.live_sample import BackgroundSample
-from deeppool.base.sharing import Policy
+from deeppool.base.number_checks import positive_number
+from deeppool.base.sharing import Policy, find_sharing
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.errors import RunError
 from deeppool.figures.formatting import preformatted
@@ -55,6 +57,7 @@ class CollocationPanel(Panel):
     record: Any = traitlets.Any(None)
     """Record of the last completed run, to observe or to link; None: there is none."""
 
+    @typed
     def __init__(
         self,
         plan: Plan,
@@ -74,7 +77,12 @@ class CollocationPanel(Panel):
             max_slowdown: bound on the foreground's slowdown: 0.03 is 3 %. None: no bound.
             seconds: duration of the measurement.
             folder: folder for the records, created when needed; by default ``runs`` in the current folder.
+
+        Raises:
+            InvalidValueError: an argument of another type, or out of its bounds.
         """
+        find_sharing(policy, max_slowdown)
+        positive_number("seconds", seconds, "the duration of the measurement")
         self.plan = self._ran = plan
         self.run: RunHandle[RunRecord] | None = None
         """The current run, or the last one."""

@@ -8,7 +8,9 @@ import ipywidgets
 import plotly.graph_objects as go
 import traitlets
 
+from deeppool.errors import InvalidValueError
 from deeppool.figures.formatting import preformatted
+from deeppool.records.confidence_interval import check_repetitions
 from deeppool.runs.handle import RunHandle, start
 from deeppool.widgets.live_figure import LiveFigure
 from deeppool.widgets.panel import Panel
@@ -35,7 +37,13 @@ class ComparisonPanel(Panel, Generic[Record]):
             selected: those selected at first.
             repetitions: times that all ways are measured, which can be changed in the panel.
             label: of the list of ways, and name of the argument that takes them.
+
+        Raises:
+            InvalidValueError: an unknown way is selected, or nothing would be measured.
         """
+        check_repetitions(repetitions)
+        if unknown := [name for name in selected if name not in ways]:
+            raise InvalidValueError(f"{label} must be some of {', '.join(ways)}, got {unknown[0]}")
         self.ways = ipywidgets.SelectMultiple(
             description=label, options=tuple(ways), value=tuple(selected), rows=len(ways), layout={"width": "24em"}
         )

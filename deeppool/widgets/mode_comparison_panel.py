@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from deeppool import figures
+from deeppool.base.arguments import typed
 from deeppool.collectives.partial.firing import Mode
 from deeppool.collectives.partial.load_imbalance import Delays, drawn, random_ranks, rotating
 from deeppool.figures.formatting import preformatted
@@ -46,6 +47,7 @@ class ModeComparisonPanel(Panel):
     record: Any = traitlets.Any(None)
     """The last completed comparison, to observe or to link; None: there is none."""
 
+    @typed
     def __init__(self, *, ranks: int = 4, updates: int = 100, longest_delay: float = 0.1) -> None:
         """Lays out the controls; training starts when **Train** is pressed or :meth:`begin` is called.
 

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from deeppool import figures
 from deeppool.advice.record import Advice
 from deeppool.advice.verdict import verdicts
+from deeppool.base.arguments import typed
 from deeppool.planning.plan import Plan
 from deeppool.records.measured_ways import MeasuredWays
 from deeppool.runs.technique_comparison.compare import compare_techniques
@@ -20,6 +21,7 @@ from deeppool.widgets.comparison_panel import ComparisonPanel
 class TechniquePanel(ComparisonPanel[MeasuredWays]):
     """Measures ways to train a job as :func:`deeppool.compare_techniques` does, beside their controls."""
 
+    @typed
     def __init__(
         self,
         job: TrainingJob,

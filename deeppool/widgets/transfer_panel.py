@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from deeppool import figures
+from deeppool.base.arguments import typed
 from deeppool.execution.data_parallel.measure import METHODS, measure_transfers
 from deeppool.records.measured_transfers import MeasuredTransfers
 from deeppool.training.training_job import TrainingJob
@@ -15,6 +16,7 @@ from deeppool.widgets.comparison_panel import ComparisonPanel
 class TransferPanel(ComparisonPanel[MeasuredTransfers]):
     """Measures methods as :func:`deeppool.measure_transfers` does."""
 
+    @typed
     def __init__(
         self,
         job: TrainingJob,
