@@ -10,7 +10,7 @@ from deeppool.base.arguments import check_fields, typed
 from deeppool.base.number_checks import real_number, whole_number
 from deeppool.cluster.measured_network import MeasuredNetwork
 from deeppool.errors import InvalidValueError
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Cluster:
             raise InvalidValueError(f"memory must be positive, got {self.memory:g} bytes (None: unknown)")
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.gpus} GPUs ({self.inside})"
+        return f"{self.name}, {format_count(self.gpus, 'GPU')} ({self.inside})"
 
     def link(self, gpu_count: int, first: int = 0) -> Link:
         """Returns the slowest link among ``gpu_count`` GPUs, from GPU ``first`` on."""

@@ -207,7 +207,8 @@ def _of_layers(record: PlanAlternatives, dark: bool) -> go.Figure:
     figure.update_yaxes(theme.named_rows(layers, -(-len(layers) // MOST_LABELS)))
     return theme.apply_theme(
         figure,
-        title=f"{escape(record.model)}, batch {record.global_batch} on {record.gpus:,} GPUs: other GPU counts",
+        title=f"{escape(record.model)}, batch {record.global_batch} on {record.gpus:,} "
+        f"GPU{'s' * (record.gpus > 1)}: other GPU counts",
         subtitle=f"<b>predicted</b> change of the iteration of {format_seconds(record.iteration_time)} by one layer's "
         f"GPU count; {_limit(record)}",
         plot_height=max(160, min(20 * len(rows), 20 * MOST_LABELS)),

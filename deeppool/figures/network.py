@@ -56,7 +56,7 @@ def network(cluster: Cluster, *, dark: bool = False) -> go.Figure:
     )
     return theme.apply_theme(
         figure,
-        title=f"{escape(cluster.name)}: {cluster.gpus:,} GPUs, {cluster.gpus_per_node} a node",
+        title=f"{escape(cluster.name)}: {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, {cluster.gpus_per_node} a node",
         subtitle=f"inside a node: {escape(cluster.inside.source)}<br>between nodes: {escape(cluster.between.source)}",
         plot_height=340,
         dark=dark,

@@ -9,7 +9,7 @@ from deeppool.evaluation.experiments.scenarios import ThreeScenarios
 from deeppool.evaluation.figures.printed import printed_marks
 from deeppool.figures import theme
 from deeppool.figures.formatting import escape
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 
 @typed
@@ -47,7 +47,7 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
     theme.apply_theme(
         figure,
-        title=f"Cluster throughput on {found[0].cluster.gpus} GPUs",
+        title=f"Cluster throughput on {format_count(found[0].cluster.gpus, 'GPU')}",
         subtitle=_subtitle(found),
         plot_height=340,
         heading_height=24,

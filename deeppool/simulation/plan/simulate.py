@@ -36,7 +36,7 @@ from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.plan.conditions import Conditions
 from deeppool.simulation.plan.fidelity import Fidelity
 from deeppool.simulation.plan.stragglers import StragglingIterations, simulate_iterations
-from deeppool.units import format_growth, format_rate, format_seconds
+from deeppool.units import format_count, format_growth, format_rate, format_seconds
 
 UPDATE = "update"
 """Name of the span of a GPU's update, as in a run's timeline."""
@@ -85,7 +85,7 @@ class Simulation:
     def __str__(self) -> str:
         share = self.idle_gpu_seconds / (self.gpus * self.iteration_time)
         text = (
-            f"{self.model} on {self.gpus} GPUs: {format_seconds(self.iteration_time)} an iteration, "
+            f"{self.model} on {format_count(self.gpus, 'GPU')}: {format_seconds(self.iteration_time)} an iteration, "
             f"{100 * share:.0f} % of GPU time idle"
         )
         if self.background_samples is not None:
