@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from deeppool.base.number_checks import whole_number
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.state import RoundSpec
 from deeppool.errors import InvalidValueError
@@ -87,15 +88,16 @@ def skewed_calls(
     Args:
         mode: of the all-reduce; ``quorum`` needs a number and is not measured.
         transport: ``tcp-native`` where the engine can be compiled.
-        ranks: processes.
+        ranks: processes; at least 2.
         iterations: calls of each.
         skew: seconds between the arrivals of a rank and the next.
         elements: float32 of a gradient.
 
     Raises:
-        InvalidValueError: a mode or transport that cannot be measured here.
+        InvalidValueError: a mode or transport that cannot be measured here, or too few ranks.
         RankFailedError: a rank failed; every process has ended by then.
     """
+    whole_number("ranks", ranks, 2, note="one rank waits for no other")
     if mode == "quorum" or (transport == "tcp-native" and load_engine() is None):
         raise InvalidValueError(f"mode {mode!r} cannot be measured over {transport!r} here (try 'tcp-python')")
     with private_folder() as folder, RankGroup(LocalLauncher("cpu", ranks)) as group:

@@ -32,6 +32,8 @@ def test_the_ideal_is_what_the_drawn_initiators_let_the_ranks_wait() -> None:
 def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidValueError, match="'quorum' cannot be measured over 'shared-memory'"):
         skewed_calls("quorum")
+    with pytest.raises(InvalidValueError, match=r"ranks must be at least 2, got 1 \(one rank waits for no other\)"):
+        skewed_calls("solo", ranks=1)
     monkeypatch.setattr("deeppool.evaluation.experiments.skewed_calls.load_engine", lambda: None)
     with pytest.raises(InvalidValueError, match="'solo' cannot be measured over 'tcp-native'"):
         skewed_calls("solo", transport="tcp-native")
