@@ -123,7 +123,7 @@ def apply_theme(figure: go.Figure, **options: Any) -> go.Figure:
 
 
 def theme_layout(
-    *, title: str, subtitle: str = "", plot_height: int, heading_height: int = 0, dark: bool
+    *, title: str, subtitle: str = "", plot_height: int, heading_height: int = 0, dark: bool = False
 ) -> dict[str, Any]:
     """Returns what :func:`apply_theme` applies as properties of a layout, for figures drawn while a slider moves.
 

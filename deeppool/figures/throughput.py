@@ -28,7 +28,7 @@ def throughput(shared: SharedCluster, plan: Plan | None = None, *, dark: bool = 
         InvalidValueError: not a shared cluster, or a plan of another foreground.
     """
     marks = [] if plan is None else [throughput_mark(shared, plan)]
-    figure = go.Figure([collocated_curve(shared, dark), *partition_marks(shared, dark), *marks])
+    figure = go.Figure([collocated_curve(shared, dark=dark), *partition_marks(shared, dark=dark), *marks])
     _draw_background_alone(figure, shared, dark)
     figure.update_xaxes(title_text="foreground speed-up over one GPU (×)")
     figure.update_yaxes(title_text="cluster throughput (samples/s)")
@@ -60,7 +60,7 @@ def throughput_mark(shared: SharedCluster, plan: Plan) -> go.Scatter:
     )
 
 
-def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
+def collocated_curve(shared: SharedCluster, *, dark: bool = False) -> go.Scatter:
     """Returns the trace of the efficient plans with the background in their idle time."""
     points = shared.efficient()
     return go.Scatter(
@@ -77,7 +77,7 @@ def collocated_curve(shared: SharedCluster, dark: bool) -> go.Scatter:
     )
 
 
-def partition_marks(shared: SharedCluster, dark: bool) -> Iterator[go.Scatter]:
+def partition_marks(shared: SharedCluster, *, dark: bool = False) -> Iterator[go.Scatter]:
     """Yields the traces of static partitions, burst parallel and data parallel."""
     for points, symbol, place in (
         (shared.burst_parallel_partitions, "diamond-open", None),

@@ -19,13 +19,12 @@ ALONE = "foreground alone"
 
 
 @typed
-def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go.Figure:
+def ladder(runs: Mapping[str, Sequence[RunRecord]]) -> go.Figure:
     """Draws foreground and background throughput with each mechanism, as a percentage of what each reaches alone.
 
     Args:
         runs: runs by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
             largest.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, something else, or a run without a background.
@@ -41,7 +40,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
     )
     figure.update_annotations(font_size=12)
     figure.add_trace(_bars("foreground", {ALONE: [100.0], **kept}, theme.BLUE), row=1, col=1)
-    green = theme.colour("background", dark=dark)
+    green = theme.colour("background")
     figure.add_trace(_bars("background", {ALONE: [0.0], **harvests}, green), row=1, col=2)
     for column, values in ((1, kept), (2, harvests)):
         highest = max([100.0, *(value for found in values.values() for value in found)])
@@ -56,19 +55,17 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]], *, dark: bool = False) -> go
         subtitle=f"<b>{how}</b> with {escape(first.where)}{each}",
         plot_height=max(200, 40 * (1 + len(climbed))),
         heading_height=20,
-        dark=dark,
     )
     return figure.update_layout(showlegend=False)
 
 
 @typed
-def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool = False) -> go.Figure:
+def stream_ladder(results: Mapping[str, LadderResult], where: str) -> go.Figure:
     """Draws the throughput of both jobs in two streams of a device with each mechanism, beside several foregrounds.
 
     Args:
         results: all rungs, by the name of the foreground.
         where: what the results are and of which device, for example ``emulated on h200``.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no result.
@@ -79,7 +76,7 @@ def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool
         cols=2, shared_yaxes=True, horizontal_spacing=0.05, subplot_titles=("foreground", "background")
     )
     figure.update_annotations(font_size=12)
-    shades = (theme.BLUE, theme.colour("background", dark=dark), theme.neutral(dark=dark))
+    shades = (theme.BLUE, theme.colour("background"), theme.neutral())
     for shade, (name, result) in zip(itertools.cycle(shades), results.items(), strict=False):
         kept = {rung.rung: [100 * rung.kept] for rung in result.rungs}
         harvests = {rung.rung: [100 * rung.harvest] for rung in result.rungs}
@@ -93,7 +90,6 @@ def stream_ladder(results: Mapping[str, LadderResult], where: str, *, dark: bool
         subtitle=escape(where),
         plot_height=max(240, 30 * len(results) * max(len(result.rungs) for result in results.values())),
         heading_height=20,
-        dark=dark,
     ).update_layout(barmode="group")
 
 

@@ -11,14 +11,13 @@ from deeppool.units import format_seconds
 
 
 @typed
-def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128, dark: bool = False) -> go.Figure:
+def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128) -> go.Figure:
     """Draws the speed-up of every layer from one GPU to all GPUs at a fixed global batch; computation only.
 
     Args:
         profile: layer times at ``global_batch`` and at ``global_batch / gpus``.
         gpus: among which the batch is divided.
         global_batch: samples of an iteration.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: the batch cannot be divided among the GPUs.
@@ -42,7 +41,7 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
     )
     figure.add_hline(
         y=gpus,
-        line={"color": theme.neutral(dark=dark), "width": 1.5, "dash": "dot"},
+        line={"color": theme.neutral(), "width": 1.5, "dash": "dot"},
         annotation={"text": f"linear: {gpus}x", "yanchor": "bottom", "showarrow": False},
         annotation_position="top left",
     )
@@ -55,7 +54,6 @@ def layer_speedups(profile: Profile, *, gpus: int = 64, global_batch: int = 128,
         subtitle=f"from {global_batch} samples on one GPU to {shares} on each of {gpus}; <b>{profile.provenance}</b> "
         f"layer times ({escape(profile.device_name)}, {profile.precision}), without transfers",
         plot_height=380,
-        dark=dark,
     )
 
 

@@ -12,12 +12,11 @@ from deeppool.planning.studies.tradeoff_record import SharedCluster
 
 
 @typed
-def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
+def partitions(*shared: SharedCluster) -> go.Figure:
     """Draws burst-parallel plans with collocation and static partitions, a panel for each foreground.
 
     Args:
         shared: results of ``dp.share``; predictions, and the subtitle states what they are based on.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, or something else.
@@ -30,7 +29,7 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
     for column, one in enumerate(shared, 1):
         points = (*one.points, *one.data_parallel_partitions, *one.burst_parallel_partitions)
         right = 1.05 * max(point.speedup for point in points)
-        for trace in (collocated_curve(one, dark), *partition_marks(one, dark), _background_alone(one, right, dark)):
+        for trace in (collocated_curve(one), *partition_marks(one), _background_alone(one, right)):
             # One entry of the legend for all panels.
             trace.update(legendgroup=trace.name, showlegend=column == 1)
             figure.add_trace(trace, row=1, col=column)
@@ -46,16 +45,15 @@ def partitions(*shared: SharedCluster, dark: bool = False) -> go.Figure:
         subtitle=_subtitle(shared),
         plot_height=380,
         heading_height=24,
-        dark=dark,
     )
 
 
-def _background_alone(shared: SharedCluster, right: float, dark: bool) -> go.Scatter:
+def _background_alone(shared: SharedCluster, right: float) -> go.Scatter:
     """Adds the cluster throughput without a foreground; named in the legend, as a panel is too narrow for a label."""
     return go.Scatter(
         name="background alone on all GPUs",
         mode="lines",
-        line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
+        line={"dash": "dash", "width": 1.5, "color": theme.neutral()},
         x=[0, right],
         y=[shared.background_alone_throughput] * 2,
         hovertemplate="background alone: %{y:,.4~r} samples/s<extra></extra>",

@@ -10,24 +10,23 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import escape
 
 
-def printed(figure: go.Figure, evaluation: str, number: str, *, dark: bool = False, scale: float = 1.0) -> go.Figure:
+def printed(figure: go.Figure, evaluation: str, number: str, *, scale: float = 1.0) -> go.Figure:
     """Draws what the paper prints for a number as dashed lines across the figure, with its words; nothing for words.
 
     Args:
         figure: whose y axis has the number's unit.
         evaluation: name of the evaluation.
         number: name of a number of it.
-        dark: whether the page is dark.
         scale: factor from the number's unit to the axis.
     """
     value = paper_values(evaluation).beside(number)
     for level in () if value is None else value.levels:
         figure.add_hline(
             y=scale * level,
-            line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
+            line={"dash": "dash", "width": 1.5, "color": theme.neutral()},
             annotation={
                 "text": escape(f"paper: {number}, {value.value}"),  # type: ignore[union-attr]
-                "font": {"size": 11, "color": theme.neutral(dark=dark)},
+                "font": {"size": 11, "color": theme.neutral()},
             },
             annotation_position="top left",
         )
@@ -38,7 +37,6 @@ def printed_marks(
     evaluation: str,
     places: Mapping[str, Any],
     *,
-    dark: bool,
     scale: float = 1.0,
     horizontal: bool = False,
     label: str = "printed in the paper",
@@ -48,7 +46,6 @@ def printed_marks(
     Args:
         evaluation: name of the evaluation.
         places: name of a number → its place; those without a printed value get no mark.
-        dark: whether the page is dark.
         scale: factor from the numbers' unit to the axis.
         horizontal: whether the bars are.
         label: what the marks are, in the legend.
@@ -67,7 +64,7 @@ def printed_marks(
             "symbol": "line-ns-open" if horizontal else "line-ew-open",
             "size": 22,
             "line": {"width": 2.5},
-            "color": theme.neutral(dark=dark),
+            "color": theme.neutral(),
         },
         hovertemplate=f"{label}: %{{{across}:.4g}}<extra></extra>",
         **{along: at, across: height},

@@ -13,14 +13,13 @@ from deeppool.units import format_count, format_rate, format_seconds
 
 
 @typed
-def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
+def scenarios(*found: ThreeScenarios) -> go.Figure:
     """Draws bars for DP, BP and BP + Col, background throughput stacked on foreground; a line for backgrounds alone.
 
     What the paper prints for BP + Col over BP is marked, times the throughput of BP here.
 
     Args:
         found: a panel each; simulated.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: none, or something else.
@@ -30,19 +29,19 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
     figure = make_subplots(cols=len(found), horizontal_spacing=0.08, subplot_titles=[_heading(one) for one in found])
     figure.update_annotations(font_size=12)
     for column, one in enumerate(found, 1):
-        for role, colour in (("foreground", theme.BLUE), ("background", theme.colour("background", dark=dark))):
+        for role, colour in (("foreground", theme.BLUE), ("background", theme.colour("background"))):
             figure.add_trace(_bars(one, role, colour, first=column == 1), row=1, col=column)
         figure.add_hline(
             y=one.background_alone_throughput,
-            line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
-            annotation={"text": "backgrounds only", "font": {"size": 11, "color": theme.neutral(dark=dark)}},
+            line={"dash": "dash", "width": 1.5, "color": theme.neutral()},
+            annotation={"text": "backgrounds only", "font": {"size": 11, "color": theme.neutral()}},
             annotation_position="top left",
             row=1,
             col=column,
         )
         highest = max([one.background_alone_throughput, *(each.throughput for each in one.scenarios)])
         figure.update_yaxes(range=[0, 1.14 * highest], row=1, col=column)
-    _mark_printed_gains(figure, found, dark=dark)
+    _mark_printed_gains(figure, found)
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(title_text="cluster throughput (samples/s)", row=1, col=1)
     theme.apply_theme(
@@ -51,18 +50,17 @@ def scenarios(*found: ThreeScenarios, dark: bool = False) -> go.Figure:
         subtitle=_subtitle(found),
         plot_height=340,
         heading_height=24,
-        dark=dark,
     )
     return figure.update_layout(barmode="stack", bargap=0.35)
 
 
-def _mark_printed_gains(figure: go.Figure, found: tuple[ThreeScenarios, ...], *, dark: bool) -> None:
+def _mark_printed_gains(figure: go.Figure, found: tuple[ThreeScenarios, ...]) -> None:
     """Marks the throughputs that BP + Col would have with the paper's gains over BP; an axis grows to show its mark."""
     marked = []
     for column, one in enumerate(found, 1):
         beside = {f"{one.model}, BP + Col over BP": "BP + Col"}
         scale, label = one.scenario("BP").throughput, "BP here × the paper's gain"
-        for marks in printed_marks("fig9", beside, dark=dark, scale=scale, label=label):
+        for marks in printed_marks("fig9", beside, scale=scale, label=label):
             marked.append(column)
             figure.add_trace(marks.update(showlegend=marked == [column]), row=1, col=column)
             _, top = next(figure.select_yaxes(row=1, col=column)).range

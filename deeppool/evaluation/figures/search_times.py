@@ -16,14 +16,13 @@ _COLOURS = {"published": theme.ORANGE, "exact": theme.BLUE, "as run": theme.GREE
 
 
 @typed
-def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figure:
+def search_times(times: Sequence[SearchTime]) -> go.Figure:
     """Draws bars for every model and GPU count, and what the paper prints.
 
     They are the published algorithm, and the exact search in both cost models.
 
     Args:
         times: results of :func:`deeppool.evaluation.experiments.search_times.search_times`.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: nothing to draw.
@@ -46,7 +45,7 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
     places = {
         f"{found.model}, {found.gpus} GPUs, {found.search}": found for found in times if found.search == SEARCHES[0]
     }
-    for marks in printed_marks("table3", places, dark=dark):
+    for marks in printed_marks("table3", places):
         marks.x = [[escape(found.model) for found in marks.x], [f"{found.gpus:,} GPUs" for found in marks.x]]
         figure.add_trace(marks)
     figure.update_yaxes(title_text="seconds of a search (log)", type="log")
@@ -55,5 +54,4 @@ def search_times(times: Sequence[SearchTime], *, dark: bool = False) -> go.Figur
         title="Time to search for a plan",
         subtitle="<b>measured</b>, one thread, median and half the interquartile range",
         plot_height=340,
-        dark=dark,
     ).update_layout(barmode="group")

@@ -12,13 +12,12 @@ from deeppool.figures.formatting import escape
 
 
 @typed
-def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: str, *, dark: bool = False) -> go.Figure:
+def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: str) -> go.Figure:
     """Draws the time until a short graph has ended, behind two kinds of long kernels, by its priorities.
 
     Args:
         effects: effects by a name of what they were measured with.
         where: what the times are and of which device, for example ``emulated on h200``.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no effects.
@@ -27,7 +26,7 @@ def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: st
         raise InvalidValueError("stream_priorities cannot draw nothing, it accepts PriorityEffects by name")
     figure = go.Figure()
     rows = [(f"{effect.background}, {name}", effect) for name, found in effects.items() for effect in found]
-    shades = {"high": theme.BLUE, "low": theme.neutral(dark=dark)}
+    shades = {"high": theme.BLUE, "low": theme.neutral()}
     for captured, replayed in dict.fromkeys((effect.captured, effect.replayed) for _, effect in rows):
         chosen = [(row, x) for row, x in rows if (x.captured, x.replayed) == (captured, replayed)]
         figure.add_trace(
@@ -47,5 +46,4 @@ def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: st
         title="A short graph behind ten long kernels of low priority",
         subtitle=f"{escape(where)}; alone it takes {alone:.0f} us",
         plot_height=90 * len({row for row, _ in rows}),
-        dark=dark,
     ).update_layout(barmode="group")

@@ -24,14 +24,13 @@ _COLOURS = {
 
 
 @typed
-def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False) -> go.Figure:
+def transfer_gains(compared: Sequence[TransferComparison]) -> go.Figure:
     """Draws each method's iteration over Caramel's, by the ratio of communication to computing, a mark per network.
 
     What the paper prints for parameter servers is marked, too.
 
     Args:
         compared: comparisons of different models or networks, by :func:`deeppool.compare_transfers`.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: there are none.
@@ -56,8 +55,8 @@ def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False
         ]
     )
     places = {f"{name}: {SERVERS} / Caramel": ratio for name, ratio in zip(names, ratios, strict=True)}
-    figure.add_traces(printed_marks("caramel", places, dark=dark))
-    figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
+    figure.add_traces(printed_marks("caramel", places))
+    figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral()})
     figure.update_xaxes(title_text="communication / computing", type="log")
     figure.update_yaxes(title_text="iteration / Caramel's", type="log", dtick="D2")
     first = compared[0]
@@ -67,5 +66,4 @@ def transfer_gains(compared: Sequence[TransferComparison], *, dark: bool = False
         subtitle=f"<b>predicted</b> from {first.provenance} layer times ({escape(first.device_name)})",
         plot_height=380,
         heading_height=19,
-        dark=dark,
     )

@@ -13,12 +13,11 @@ _COLOURS = theme.OF_MANY[:4]
 
 
 @typed
-def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
+def utilisation(*profiles: Profile) -> go.Figure:
     """Draws samples per second at each per-GPU batch, as a percentage of those at the best batch of the same profile.
 
     Args:
         profiles: one line each; measured ones solid, estimated ones dashed.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no profile.
@@ -35,7 +34,6 @@ def utilisation(*profiles: Profile, dark: bool = False) -> go.Figure:
         title=f"Utilisation by batch: {names}",
         subtitle="; ".join(_provenance(profile) for profile in profiles),
         plot_height=340,
-        dark=dark,
     )
 
 

@@ -12,13 +12,12 @@ from deeppool.figures.formatting import escape
 
 
 @typed
-def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.Figure:
+def tick_tock(runs: Sequence[WaveRun], where: str) -> go.Figure:
     """Draws throughput against the memory reserved, a line for one wave and one for two, a point for each batch.
 
     Args:
         runs: runs of several batches.
         where: what the times are, and of which model and device.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no runs.
@@ -26,7 +25,7 @@ def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.
     if not runs:
         raise InvalidValueError("tick_tock cannot draw nothing, it accepts WaveRuns")
     figure = go.Figure()
-    for waves, color in ((1, theme.neutral(dark=dark)), (2, theme.BLUE)):
+    for waves, color in ((1, theme.neutral()), (2, theme.BLUE)):
         chosen = sorted({run for run in runs if run.waves == waves}, key=lambda run: run.batch)
         figure.add_trace(
             go.Scatter(
@@ -47,20 +46,16 @@ def tick_tock(runs: Sequence[WaveRun], where: str, *, dark: bool = False) -> go.
         title="Throughput by memory, in one wave and in two",
         subtitle=f"{escape(where)}; numbers are samples of an iteration",
         plot_height=360,
-        dark=dark,
     )
 
 
 @typed
-def wave_efficiency(
-    curves: Mapping[str, Sequence[tuple[float, float]]], where: str, *, dark: bool = False
-) -> go.Figure:
+def wave_efficiency(curves: Mapping[str, Sequence[tuple[float, float]]], where: str) -> go.Figure:
     """Draws the speed-up of N waves over plain model parallelism, divided by N.
 
     Args:
         curves: by a name, pairs of a ratio of computing to transfers and the speed-up divided by N.
         where: what the numbers are.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no curves.
@@ -86,5 +81,4 @@ def wave_efficiency(
         title="Waves of model parallelism over one wave",
         subtitle=escape(where),
         plot_height=320,
-        dark=dark,
     )

@@ -17,12 +17,11 @@ _WORDS = {"convolution": ("conv",), "attention": ("attention",), "dense": ("line
 
 
 @typed
-def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
+def workloads(*graphs: LayerGraph) -> go.Figure:
     """Draws megabytes of parameters and the number of layers of each kind, a row per model, and what the paper prints.
 
     Args:
         graphs: captured models.
-        dark: whether the page is dark.
 
     Raises:
         InvalidValueError: no graph.
@@ -46,7 +45,7 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
         )
     for column, (counted, scale) in enumerate((("parameters", 4.0), ("layers", 1.0)), 1):
         places = {f"{graph.model}, {counted}": escape(graph.model) for graph in graphs}
-        for marks in printed_marks("table1", places, dark=dark, scale=scale, horizontal=True):
+        for marks in printed_marks("table1", places, scale=scale, horizontal=True):
             figure.add_trace(marks.update(showlegend=column == 1), row=1, col=column)
     figure.update_xaxes(title_text="parameters (MB)", row=1, col=1)
     figure.update_xaxes(title_text="layers", row=1, col=2)
@@ -57,7 +56,6 @@ def workloads(*graphs: LayerGraph, dark: bool = False) -> go.Figure:
         subtitle="counted on the captured graphs",
         plot_height=60 + 48 * len(graphs),
         heading_height=24,
-        dark=dark,
     )
     return figure.update_layout(barmode="stack")
 
