@@ -56,7 +56,7 @@ class ThreeScenarios:
     """Simulation results of all scenarios for one foreground."""
 
     model: str
-    background_model: str
+    """Of the foreground and of the backgrounds."""
     cluster: Cluster
     global_batch: int
     background_batch: int
@@ -87,7 +87,7 @@ class ThreeScenarios:
     def __str__(self) -> str:
         heading = (
             f"{self.model}, batch {self.global_batch} on {format_count(self.cluster.gpus, 'GPU')} "
-            f"({self.cluster.name}), beside {self.background_model}, batch {self.background_batch}; {self.modelled}"
+            f"({self.cluster.name}), backgrounds of batch {self.background_batch}; {self.modelled}"
         )
         alone = f"BG only: {format_rate(self.background_alone_throughput, 4)} samples/s"
         return "\n  ".join([heading, *map(str, self.scenarios), alone])
@@ -97,7 +97,6 @@ def three_scenarios(
     profile: Profile,
     cluster: Cluster | int,
     global_batch: int,
-    background: Profile | None = None,
     *,
     background_batch: int | None = None,
     foreground_loss: float = 0.1,
@@ -106,7 +105,7 @@ def three_scenarios(
     policy: Policy | Sharing = "priority",
     network_model: NetworkModel | None = None,
 ) -> ThreeScenarios:
-    """Simulates a foreground data parallel, burst parallel, and burst parallel with background jobs.
+    """Simulates a foreground data parallel, burst parallel, and burst parallel with background jobs of its model.
 
     The plan is the one of highest cluster throughput that is at most ``foreground_loss`` slower than the fastest one,
     and no slower than data parallelism: the paper sets its amplification limit for little impact on the foreground
@@ -116,7 +115,6 @@ def three_scenarios(
         profile: profile of the foreground.
         cluster: its GPUs and links, or a number of GPUs of the profile's device; the foreground may have all of them.
         global_batch: global batch of the foreground.
-        background: profile of the background; the foreground's unless given.
         background_batch: batch on each GPU; the largest of its profile that fits unless given.
         foreground_loss: share of the foreground's throughput given up for the background's: 0.1 is 10 %.
         harvest_of_idle: the share of a foreground's gaps that a background gets, where interference is not given.
@@ -131,19 +129,18 @@ def three_scenarios(
     if not 0 <= foreground_loss < 1:
         raise InvalidValueError(f"foreground_loss must be from 0 to less than 1, got {foreground_loss:g} (0.1 is 10 %)")
     cluster = cluster_of(profile, cluster)
-    background = profile if background is None else background
     shared = share(
         profile,
         cluster,
         global_batch,
-        background,
+        profile,
         background_batch=background_batch,
         harvest_of_idle=harvest_of_idle,
         network_model=network_model,
     )
     chosen = _plan(shared, profile, foreground_loss, network_model)
     everywhere = data_parallel_plan(profile, cluster, global_batch, network_model=network_model)
-    sources: dict[str, Source] = {"data parallel": everywhere, "background": background, "plan": chosen}
+    sources: dict[str, Source] = {"data parallel": everywhere, "background": profile, "plan": chosen}
 
     def simulate(source: str, strategy: ClusterStrategy, beside: bool) -> ClusterSimulation:
         trace = single_foreground_trace(
@@ -171,7 +168,6 @@ def three_scenarios(
     }
     return ThreeScenarios(
         model=shared.model,
-        background_model=shared.background_model,
         cluster=cluster,
         global_batch=global_batch,
         background_batch=shared.background_batch,

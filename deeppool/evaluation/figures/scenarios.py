@@ -86,8 +86,7 @@ def _bars(one: ThreeScenarios, role: str, colour: str, *, first: bool) -> go.Bar
 
 def _heading(one: ThreeScenarios) -> str:
     """Returns the title of a panel."""
-    beside = "" if one.background_model == one.model else f" beside {escape(one.background_model)}"
-    return f"{escape(one.model)}{beside}, batch {one.global_batch}"
+    return f"{escape(one.model)}, batch {one.global_batch}"
 
 
 def _subtitle(found: tuple[ThreeScenarios, ...]) -> str:

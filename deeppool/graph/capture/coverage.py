@@ -187,7 +187,7 @@ def _joined_by_second_dim(group: tuple[fx.Node, ...], symbols: frozenset[str]) -
     return tuple(found)
 
 
-def _some(names: tuple[str, ...], limit: int = 3) -> str:
+def _some(names: tuple[str, ...]) -> str:
     """Formats the first few names and the number of further ones."""
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")

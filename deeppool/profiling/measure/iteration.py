@@ -149,7 +149,7 @@ def copy_weights(captured: CapturedModel, device: Device) -> nn.Module:
     return bare.to(device.torch_device())
 
 
-def example_data(captured: CapturedModel, batch: int, device: Device, classes: int = 2) -> list[torch.Tensor]:
+def example_data(captured: CapturedModel, batch: int, device: Device) -> list[torch.Tensor]:
     """Draws inputs and targets of the captured shapes for ``batch`` samples."""
     place = device.torch_device()
     data = []
@@ -162,7 +162,7 @@ def example_data(captured: CapturedModel, batch: int, device: Device, classes: i
                 draw = torch.rand if node.name == "target" else torch.randn
                 data.append(draw(shape, dtype=value.dtype, device=place))
             else:
-                data.append(torch.randint(classes, shape, dtype=value.dtype, device=place))
+                data.append(torch.randint(2, shape, dtype=value.dtype, device=place))
     return data
 
 

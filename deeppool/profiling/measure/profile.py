@@ -163,8 +163,6 @@ def resumable(
     device: str = "auto",
     precision: Precision = "fp32",
     threads: int = 1,
-    ranks: int = 1,
-    graphs: bool | None = None,
 ) -> ResumeState | None:
     """Returns the interrupted measurement that :func:`profile` would resume with these arguments; None: there is none.
 
@@ -173,9 +171,7 @@ def resumable(
         graph: graph of the model; None: of any model.
         device: as of :func:`profile`.
         precision: as of :func:`profile`.
-        threads: as of :func:`profile`.
-        ranks: as of :func:`profile`.
-        graphs: as of :func:`profile`.
+        threads: as of :func:`profile`, whose other arguments have their defaults.
 
     Raises:
         InvalidValueError: no such device here.
@@ -184,8 +180,7 @@ def resumable(
     if state is None:
         return None
     place = find_device(device)
-    graphs = place.asynchronous if graphs is None else graphs
-    now = json.dumps(_conditions(place, precision, threads, graphs, ranks))
+    now = json.dumps(_conditions(place, precision, threads, place.asynchronous, ranks=1))
     try:
         fingerprint, *recorded = json.loads(state.conditions)
     except ValueError:
