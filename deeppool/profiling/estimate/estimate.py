@@ -109,8 +109,8 @@ def _check_products(kernels: Sequence[Kernel]) -> None:
     wide = sorted({kernel.operator for kernel in kernels if kernel.flops and kernel.element_size > WIDEST})
     if wide:
         raise InvalidValueError(
-            f"products of numbers of more than {WIDEST} bytes, such as fp64, cannot be estimated: {', '.join(wide)} "
-            "(convert the model to fp32, model.float(), or measure it by deeppool profile)"
+            f"products of fp64 and of complex numbers cannot be estimated: {', '.join(wide)} (model.float() makes fp32 "
+            "of fp64; or measure the model by deeppool profile)"
         )
 
 
