@@ -39,7 +39,10 @@ class RoundSpec:
         if self.delivery == "log" and self.rule.mode not in EXACT and self.rule.staleness_limit is None:
             raise InvalidValueError("delivery 'log' keeps results for late ranks and needs a staleness_limit, got None")
         if self.dtype not in DTYPES:
-            raise InvalidValueError(f"elements are of type {', '.join(DTYPES)}, got {self.dtype}")
+            raise InvalidValueError(
+                f"elements are of type {', '.join(DTYPES)}, got {self.dtype} (no others are summed: hold such "
+                "parameters in fp32, complex ones as pairs of numbers)"
+            )
         if self.elements < 1:
             raise InvalidValueError(f"a partial all-reduce sums at least 1 element, got {self.elements}")
 
