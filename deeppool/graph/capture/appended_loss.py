@@ -65,8 +65,10 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
     structure = codegen.pytree_info.out_spec
     scores = main_output(pytree.tree_unflatten(examples, structure))
     if not isinstance(scores, torch.Tensor) or scores.dim() < 1:
+        first = values[0].meta.get("val") if isinstance(values[0], fx.Node) else None
+        got = f" but one of shape {_sizes(first)}" if isinstance(first, torch.Tensor) else ""
         raise CaptureError(
-            f"{name} returns no tensor of samples first, expected class scores of shape (batch, classes, …) "
+            f"{name} returns no tensor of samples first{got}, expected class scores of shape (batch, classes, …) "
             "(return the scores first, or as .logits)"
         )
     of_tokens = _scores_tokens(program, scores)
@@ -284,11 +286,15 @@ def _check_scalar(loss: fx.GraphModule, name: str) -> None:
         )
     value = node.meta["val"]
     if any(isinstance(size, torch.SymInt) or size != 1 for size in value.shape):
-        sizes = ("batch" if isinstance(size, torch.SymInt) else size for size in value.shape)
         raise CaptureError(
-            f"the loss of {name} has shape {_shape(*sizes)}, expected one number, the mean over the samples "
+            f"the loss of {name} has shape {_sizes(value)}, expected one number, the mean over the samples "
             '(use reduction="mean", or .mean())'
         )
+
+
+def _sizes(value: Any) -> str:
+    """Returns the shape of a fake tensor, whose sizes that follow from the batch are called so."""
+    return _shape(*("batch" if isinstance(size, torch.SymInt) else size for size in value.shape))
 
 
 def _shape(*sizes: object) -> str:

@@ -237,7 +237,7 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...], lost:
         if "DataDependent" in kind or "data-dependent" in str(error):
             raise CaptureError(
                 f"{name} has control flow that depends on data{where}, at {_user_line(error)}: "
-                "the graph must be static (replace the branch by torch.where)"
+                "the graph must be static (replace a branch by torch.where, and what item() returns by the tensor)"
             ) from error
         if fixes_batch(error):
             raise CaptureError(

@@ -395,6 +395,14 @@ class Jacobian(ReturnsOutputs):
         return torch.func.vmap(torch.func.jacrev(lambda one: nn.Linear.forward(self, one)))(x).flatten(1)
 
 
+class Compares(ReturnsOutputs):
+    """Similarities of all samples, as contrastive losses take them."""
+
+    def forward(self, x):
+        found = nn.Linear.forward(self, x)
+        return found @ found.T
+
+
 class TakesMapping(ReturnsOutputs):
     def forward(self, batch):
         return nn.Linear.forward(self, batch["x"])
@@ -415,6 +423,7 @@ class Trains(nn.Module):
         (DropsLayersByNumpy, r"^DropsLayersByNumpy draws random numbers of Python or NumPy"),
         (Differentiates, r"\(it runs torch\.autograd\.grad in its forward, .*: write the derivative by operators\)$"),
         (Jacobian, r"\(it transforms functions, as torch\.func does, .*\)$"),
+        (Compares, r"^Compares returns no tensor of samples first but one of shape \(batch, batch\), expected"),
         (TakesMapping, r"does forward take a dict\? inputs are arguments of forward, a tensor each"),
         (Trains, r"^Trains has no forward, .*\(give the network itself, not what trains it\)$"),
         (
