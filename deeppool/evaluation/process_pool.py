@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -73,7 +74,7 @@ def run_tasks(
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:
-            processes.stop()
+            processes.stopped.set()
             raise
         finally:
             executor.shutdown(cancel_futures=True)
@@ -90,22 +91,23 @@ class _NotebookProcesses:
         self.budget = budget
         self.deadline = None if budget is None else time.monotonic() + budget
         self.on_progress = on_progress
-        self.running: dict[str, subprocess.Popen[str]] = {}
-        self.stopped = False
+        self.running: list[str] = []
+        self.stopped = threading.Event()
+        """Set: each thread ends its notebook, and no other starts."""
         self.lock = threading.Lock()
 
     def run(self, task: NotebookTask) -> CompletedTask:
         """Runs one notebook to its end, or to the end of the budget."""
         started = time.monotonic()
-        if self._remaining() == 0 or self.stopped:
+        if self._remaining() == 0 or self.stopped.is_set():
             return CompletedTask(task, None, f"{self._budget_text()} before it began", True, 0.0)
         # A notebook's process that is killed removes nothing, and neither does this one.
         with private_folder() as scratch:
             process = self._start(task, scratch)
             try:
-                stopped = self._wait(process)
+                ended = self._wait(process)
                 executed, problem = _read_answer(task, process.returncode, scratch)
-                out_of_time, problem = False, f"notebook {task.name}: {stopped}" if stopped else problem
+                out_of_time, problem = False, f"notebook {task.name}: {ended}" if ended else problem
             except subprocess.TimeoutExpired:
                 _end_process_tree(process)
                 elapsed = format_seconds(time.monotonic() - started)
@@ -118,13 +120,16 @@ class _NotebookProcesses:
         return CompletedTask(task, executed, problem, out_of_time, time.monotonic() - started)
 
     def _wait(self, process: subprocess.Popen[str]) -> str:
-        """Waits for the end of a notebook's process; ends it where a signal has stopped it or its kernel, and says so.
+        """Waits for the end of a notebook's process; ends it where all are to end, or a signal has stopped it.
+
+        Returns:
+            Why it was ended, or nothing.
 
         Raises:
             TimeoutExpired: the budget was spent.
         """
         detector = stop_detector.StopDetector()
-        while True:
+        while not self.stopped.is_set():
             remaining = self._remaining()
             try:
                 process.wait(min(stop_detector.CHECK_SECONDS, math.inf if remaining is None else remaining))
@@ -136,14 +141,8 @@ class _NotebookProcesses:
                     return f"a signal stopped its process for {stop_detector.STOPPED_SECONDS:.0f} s, and it was ended"
                 continue
             return ""
-
-    def stop(self) -> None:
-        """Ends the running notebooks; later ones do not start."""
-        with self.lock:
-            self.stopped = True
-            running = list(self.running.values())
-        for process in running:
-            _end_process_tree(process)
+        _end_process_tree(process)
+        return "it was ended with the others"
 
     def _start(self, task: NotebookTask, scratch: Path) -> subprocess.Popen[str]:
         with self.lock, (scratch / "stderr").open("w") as errors:
@@ -158,15 +157,13 @@ class _NotebookProcesses:
                 # Ctrl-C in a terminal reaches this process alone, which then ends the others.
                 process_group=0,
             )
-            self.running[task.name] = process
+            self.running.append(task.name)
             self._report()
-        if self.stopped:
-            _end_process_tree(process)
         return process
 
     def _finish(self, task: NotebookTask) -> None:
         with self.lock:
-            del self.running[task.name]
+            self.running.remove(task.name)
             self.completed += 1
             self._report()
 
@@ -200,7 +197,12 @@ def _process_and_kernel(pid: int) -> list[int]:
 
 
 def _end_process_tree(process: subprocess.Popen[str]) -> None:
-    """Kills a process, then what it started (a kernel has a session of its own) and what does not exit by itself."""
+    """Kills a process, then what it started (a kernel has a session of its own) and what does not exit by itself.
+
+    Returns when all have ended: a kernel that is starting makes the folder of its files anew.
+    """
+    # It starts nothing that would not be known.
+    process.send_signal(signal.SIGSTOP)
     try:
         descendants = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
