@@ -53,7 +53,7 @@ def main() -> None:
 def cells(profile: Profile, costs: CostTable, limit: float | None) -> str:
     found, seconds = timed(lambda: search_overlapping(costs, limit))
     _, alone = timed(lambda: search(replace(costs, overlap=False), limit))
-    times = data_parallel_times(costs, memory_model(profile, costs.global_batch))
+    times = data_parallel_times(profile, costs, memory_model(profile, costs.global_batch))
     gain = DataParallelComparison(found.iteration_time, times, capacity=costs.network.cluster.memory).gain
     return f"{gain:.2f} | {found.optimality.removeprefix('bound ')} | {seconds:.2g} | {seconds / alone:.1f}"
 

@@ -10,8 +10,23 @@ ALONE_BYTES = 4 * 2**20
 """A larger gradient is a bucket of its own, which saves copying it; for smaller ones latency costs more."""
 BUCKET_BYTES = 25 * 2**20
 """A bucket of small gradients is complete when it has this size; DDP's default."""
+FIRST_BUCKET = 2**20
+"""DDP's first bucket is smaller, so that transfers begin early."""
 LARGEST_BUCKET = BUCKET_BYTES + ALONE_BYTES
 """Bytes that no bucket of small gradients exceeds."""
+
+
+def ddp_buckets(sizes: Sequence[int]) -> list[list[int]]:
+    """Groups gradients as DistributedDataParallel does by default; arguments as for :func:`group_into_buckets`."""
+    found: list[list[int]] = [[]]
+    filled = 0
+    for position, size in enumerate(sizes):
+        found[-1].append(position)
+        filled += size
+        if filled >= (FIRST_BUCKET if len(found) == 1 else BUCKET_BYTES):
+            found.append([])
+            filled = 0
+    return [bucket for bucket in found if bucket]
 
 
 def group_into_buckets(sizes: Sequence[int]) -> list[list[int]]:

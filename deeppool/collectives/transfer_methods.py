@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deeppool.collectives.batching import Gradient
-from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.buckets import BUCKET_BYTES, FIRST_BUCKET
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
@@ -25,8 +25,6 @@ SERVERS, SHARDED, HOROVOD, DDP, TUNED_DDP, FEWER, DEAR, CARAMEL = (
     "Caramel",
 )
 """Names of methods in comparisons, the plan of this project included."""
-FIRST_BUCKET = 2**20
-"""DDP's first bucket is smaller, so that transfers begin early."""
 FUSION_BYTES, CYCLE = 64 * 2**20, 5e-3
 """Horovod's defaults when the paper was written."""
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from deeppool.collectives.batching import Gradient
+from deeppool.collectives.buckets import FIRST_BUCKET
 from deeppool.collectives.patterns import ALL_REDUCES, HALVES, schedule_named
 from deeppool.collectives.plan_transfers import plan_transfers
 from deeppool.collectives.schedule import schedule_of
 from deeppool.collectives.simulate import check_all_reduce
 from deeppool.collectives.transfer_methods import (
-    FIRST_BUCKET,
     ddp_transfers,
     dear_transfers,
     fused_transfers,

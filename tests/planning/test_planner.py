@@ -135,13 +135,15 @@ def test_a_number_of_gpus_is_that_of_the_profiles_device(call, profile, cluster)
 def test_plans_are_compared_with_data_parallelism_where_it_is_fastest(goal):
     """Between nodes the gradients of VGG-16 take longer than what twice as many GPUs gain."""
     profile = dp.find_profile("vgg16-h200")
-    on_all, on_one_node = (data_parallel_plan(profile, gpus, 64).iteration_time for gpus in (16, 8))
-    made = dp.plan(profile, 16, 64, goal=goal)
+    on_all, on_one_node = (data_parallel_plan(profile, gpus, 48).iteration_time for gpus in (16, 8))
+    made = dp.plan(profile, 16, 48, goal=goal)
     assert on_one_node < on_all
-    assert made.comparison.fastest.gpus == 8
-    assert made.comparison.fastest.seconds == pytest.approx(on_one_node)
-    assert made.iteration_time <= on_one_node * (1 + 1e-9)
-    assert f"({on_one_node / made.iteration_time:.2f}x DDP, which takes 6.82 ms on 8 GPUs, where it is" in str(made)
+    fastest = made.comparison.fastest
+    assert fastest.gpus == 8
+    # In DDP's own buckets it is hardly faster than in those of a run.
+    assert fastest.seconds == pytest.approx(on_one_node, rel=0.03)
+    assert max(fastest.seconds, made.iteration_time) <= on_one_node * (1 + 1e-9)
+    assert f"({fastest.seconds / made.iteration_time:.2f}x DDP, which takes 5.92 ms on 8 GPUs, where it is" in str(made)
 
 
 def test_layers_timed_beyond_the_profile_are_listed():

@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from deeppool.base.number_checks import positive_number
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
-from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.buckets import BUCKET_BYTES, FIRST_BUCKET
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
-from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, FIRST_BUCKET, SERVERS, SHARDED, TUNED_DDP
+from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.find import device_of
 from deeppool.execution.data_parallel.baselines import DeAR, ParameterServer
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining, TransferMethod

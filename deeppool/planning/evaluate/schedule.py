@@ -140,6 +140,7 @@ def bucket_seconds(
     gradient_bytes: Sequence[int],
     all_reduce_time: Callable[[GpuSet, int], float],
     tied: Mapping[tuple[int, ...], int] | None = None,
+    group: Callable[[Sequence[int]], list[list[int]]] = group_into_buckets,
 ) -> list[float]:
     """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
 
@@ -152,6 +153,7 @@ def bucket_seconds(
         gradient_bytes: per layer; of tied parameters for the first one.
         all_reduce_time: seconds of an all-reduce, by its GPUs and bytes.
         tied: bytes of the parameters that several layers use, by these layers, the first one first.
+        group: makes buckets of the bytes of gradients in the order of the backward pass; by default as a run does.
     """
     seconds, shared = [0.0] * len(gpus), list(gradient_bytes)
     for users, size in (tied or {}).items():
@@ -162,7 +164,7 @@ def bucket_seconds(
             seconds[users[0]] += max(all_reduce_time(used, size) for used in summing)
     for stage in stages_in_order(order, gpus):
         backward = [layer for layer in reversed(stage) if shared[layer]]
-        for bucket in group_into_buckets([shared[layer] for layer in backward]):
+        for bucket in group([shared[layer] for layer in backward]):
             members = [backward[position] for position in bucket]
             together = sum(shared[layer] for layer in members)
             seconds[members[-1]] += all_reduce_time(gpus[members[0]], together)

@@ -4,12 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import deeppool as dp
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.transfer_methods import DDP
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from tests.sampling import examples
 from tests.strategies import make_graph, profile_from_times
 
 FAST, SLOW = (Link(bandwidth, 0.0, "by hand") for bandwidth in (1e9, 1e8))
@@ -179,6 +183,24 @@ def test_data_parallelism_that_does_not_fit_accumulates_micro_steps_with_one_all
     if steps > 1:
         with pytest.raises(PlanError, match=f"such as {16 // steps} with accumulation={steps} of the job"):
             dp.plan(times, cluster, 16)
+
+
+SIZES = st.sampled_from([1000, 100_000, 900_000, 3 * MB, 20 * MB, 40 * MB])
+LATENCIES = st.sampled_from([0.0, 1e-4, 1e-3])
+
+
+@examples(60)
+@given(st.lists(SIZES, min_size=1, max_size=7), st.integers(2, 8), LATENCIES, st.sampled_from(["cpu", "cuda"]))
+def test_the_baseline_is_ddp_in_its_own_buckets_where_these_are_faster(sizes, gpus, latency, device) -> None:
+    """The simulation of transfers fills DDP's buckets by itself, and knows nothing of a plan's schedule."""
+    graph = make_graph([(), *((index,) for index in range(len(sizes) - 1))], parameter_bytes=sizes)
+    times = profile_from_times(graph, [lambda b: 1e-3 * b] * len(sizes), (1, 2, 4, 8))
+    backward = tuple(replace(each, backward=each.forward) for each in times.measurements)
+    times = replace(times, measurements=backward, update_per_byte=1e-10, device=device)
+    cluster = Cluster(gpus, "by hand", 4, Link(1e9, latency, "by hand"), Link(3e8, latency, "by hand"))
+    ddp = dp.compare_transfers(times, cluster, 8).plan(DDP).iteration_time
+    own = data_parallel_plan(times, cluster, 8).iteration_time
+    assert dp.plan(times, cluster, 8).comparison.data_parallel[-1].seconds == pytest.approx(min(ddp, own))
 
 
 def test_where_no_plan_holds_a_batch_the_goal_is_the_speed_of_accumulating_data_parallelism() -> None:

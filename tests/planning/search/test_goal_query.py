@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import deeppool as dp
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.report.diff import diff
 from deeppool.planning.search.optimality import optimality_factor
@@ -203,11 +204,11 @@ def test_no_data_parallelism_that_leaves_whole_gpus_trains_more_than_a_plan_besi
     assert all(gpus[x.gpu] + counted.memory <= memory for x in replayed.timeline.spans if x.kind == "background")
     ours = (batch + replayed.background_samples) / made.iteration_time
     alone = min((1e-3 + 1e-4 * b) / b for b in job.batch_sizes if b * job.graph.layers[0].activation_bytes <= memory)
-    fitting = [one for one in made.comparison.data_parallel if one.memory <= memory]
-    for one in fitting:
-        if one.seconds <= made.comparison.fastest.seconds:
-            theirs = batch / one.seconds + (cluster.gpus - one.gpus) / alone
-            assert theirs <= ours * (1 + 1e-6)
+    for one in made.comparison.fitting:
+        # In the buckets of a run, as the plan: DDP's own may be faster.
+        seconds = data_parallel_plan(profile, replace(cluster, gpus=one.gpus), batch).iteration_time
+        if one.micro_steps == 1 and seconds <= made.comparison.fastest.seconds:
+            assert batch / seconds + (cluster.gpus - one.gpus) / alone <= ours * (1 + 1e-6)
 
 
 def test_goal_and_background_are_kept_by_files_and_told_apart(tmp_path):
