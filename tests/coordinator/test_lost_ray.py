@@ -92,7 +92,12 @@ def test_stopping_a_ray_that_has_ended_ends_what_is_left_of_it(tmp_path: Path, l
     subprocess.run([sys.executable, "-c", remember], env=environment, check=True)
     stored = tmp_path / "deeppool" / "cluster" / "ray.json"
     assert json.loads(stored.read_text())["pid"] == host.pid
-    command = [sys.executable, "-m", "deeppool.cli", "cluster", "stop"]
+    # The worker ends by no signal to the host: it is killed after the limit.
+    stop = (
+        "from deeppool.coordinator import ray_connection; ray_connection.STOP_SECONDS = 0.1; "
+        "from deeppool.cli import main; main()"
+    )
+    command = [sys.executable, "-c", stop, "cluster", "stop"]
     stopped = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (stopped.returncode, stopped.stdout) == (1, "")
     assert stopped.stderr == (
