@@ -167,7 +167,7 @@ def test_the_plan_of_a_real_graph_keeps_its_limit_and_its_bound(example, gpus, m
         check_limit(made, result)
         check_gpus(made, result)
         check_clock(made, result)
-        check_baselines(made)
+        check_baselines(made, made.data_parallel_iteration_time)
         if not case.region_sizes:
             assert made.optimality == "exact"
         assert factor(made) < 3
