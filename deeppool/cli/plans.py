@@ -40,8 +40,7 @@ def plan(
         ),
     ] = "fastest",
     background: Annotated[
-        str | None,
-        typer.Option(help="Profile of the background job that cluster_throughput counts."),
+        str | None, typer.Option(help="Profile of the background job that cluster_throughput counts.")
     ] = None,
     search: Annotated[
         Literal["exact", "published"],
