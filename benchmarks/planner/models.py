@@ -9,6 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
 from deeppool.graph.layer import Layer, LayerGraph
+from deeppool.planning.evaluate.baselines import with_best_buckets
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.profiling.table import Measurement, Profile
 
@@ -81,4 +82,4 @@ def prices(graph: LayerGraph, gpus: int) -> CostTable:
 def priced(profile: Profile, gpus: int, samples: int) -> CostTable:
     """Of a model at so many samples a GPU, on DGX A100 nodes of eight GPUs."""
     network = Network(Cluster(gpus), "best")
-    return price(profile, network, samples * gpus, gpu_counts_to_search(gpus, samples * gpus))
+    return with_best_buckets(price(profile, network, samples * gpus, gpu_counts_to_search(gpus, samples * gpus)))

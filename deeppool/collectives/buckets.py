@@ -1,53 +1,76 @@
 """Gradient buckets: which gradients one all-reduce sums.
 
-Small gradients share an all-reduce, so that they share its latency (Li et al., "PyTorch Distributed", VLDB 2020,
-section 3.2). The runtime makes its buckets by this rule and the planner prices them by it.
+Gradients of a bucket share the latency of one all-reduce; one by itself starts early and needs no copy (Li et al.,
+"PyTorch Distributed", VLDB 2020, section 3.2). A plan says by which rule a run makes its buckets, and is priced by it.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-ALONE_BYTES = 4 * 2**20
-"""A larger gradient is a bucket of its own, which saves copying it; for smaller ones latency costs more."""
+from deeppool.errors import InvalidValueError
+
 BUCKET_BYTES = 25 * 2**20
-"""A bucket of small gradients is complete when it has this size; DDP's default."""
+"""Size at which a bucket is complete; DDP's default (``bucket_cap_mb``)."""
 FIRST_BUCKET = 2**20
 """DDP's first bucket is smaller, so that transfers begin early."""
-LARGEST_BUCKET = BUCKET_BYTES + ALONE_BYTES
-"""Bytes that no bucket of small gradients exceeds."""
 
 
-def ddp_buckets(sizes: Sequence[int]) -> list[list[int]]:
-    """Groups gradients as DistributedDataParallel does by default; arguments as for :func:`group_into_buckets`."""
-    found: list[list[int]] = [[]]
-    filled = 0
-    for position, size in enumerate(sizes):
-        found[-1].append(position)
-        filled += size
-        if filled >= (FIRST_BUCKET if len(found) == 1 else BUCKET_BYTES):
-            found.append([])
-            filled = 0
-    return [bucket for bucket in found if bucket]
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Rule that groups the gradients of layers on the same GPUs, in the order in which the backward computes them."""
+
+    alone: int | None
+    """Bytes from which a gradient is a bucket of its own; None: none is."""
+    size: int = BUCKET_BYTES
+    """Bytes of other gradients at which a bucket is complete."""
+    first: int | None = None
+    """The same of the first bucket; None: as of the others."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("alone", 0), ("size", 1), ("first", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidValueError(f"{name} of buckets must be at least {least} bytes, got {value}")
+
+    @property
+    def largest_joined(self) -> float:
+        """Bytes below which a gradient shares a bucket; infinite if all do."""
+        return math.inf if self.alone is None else self.alone
+
+    def largest(self, sizes: Sequence[int]) -> int:
+        """Returns bytes that no bucket of several of these gradients exceeds."""
+        return self.size + (max(sizes, default=0) if self.alone is None else self.alone)
+
+    def group(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Groups gradients into buckets.
+
+        Args:
+            sizes: bytes of each gradient, in the order in which the backward pass computes them.
+
+        Returns:
+            Positions of the gradients in each bucket, in the order in which the buckets are complete.
+        """
+        found: list[list[int]] = []
+        filling: list[int] = []
+        filled, complete = 0, self.first or self.size
+        for position, size in enumerate(sizes):
+            if size >= self.largest_joined:
+                found.append([position])
+                continue
+            filling.append(position)
+            filled += size
+            if filled >= complete:
+                found.append(filling)
+                filling, filled, complete = [], 0, self.size
+        return sorted([*found, *[filling] * bool(filling)], key=lambda bucket: bucket[-1])
 
 
-def group_into_buckets(sizes: Sequence[int]) -> list[list[int]]:
-    """Groups gradients into buckets.
-
-    Args:
-        sizes: bytes of each gradient, in the order in which the backward pass computes them.
-
-    Returns:
-        Positions of the gradients in each bucket, in the order in which the buckets are complete.
-    """
-    found: list[list[int]] = []
-    filling: list[int] = []
-    filled = 0
-    for position, size in enumerate(sizes):
-        if size >= ALONE_BYTES:
-            found.append([position])
-            continue
-        filling.append(position)
-        filled += size
-        if filled >= BUCKET_BYTES:
-            found.append(filling)
-            filling, filled = [], 0
-    return sorted([*found, *[filling] * bool(filling)], key=lambda bucket: bucket[-1])
+ONE_BUCKET = Buckets(alone=None, size=2**63)
+"""All gradients of the same GPUs share one all-reduce."""
+DDP_BUCKETS = Buckets(alone=None, first=FIRST_BUCKET)
+"""Buckets of PyTorch's DistributedDataParallel by default."""
+EARLY_BUCKETS = Buckets(alone=4 * 2**20)
+"""Larger gradients start early, each by itself; best where bytes cost more than latency."""
+FEW_BUCKETS = Buckets(alone=BUCKET_BYTES)
+"""All-reduces are as few as DDP's; best where latency costs more, as on many GPUs."""

@@ -7,7 +7,7 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
+from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality, Network
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
@@ -44,6 +44,8 @@ class CostTable:
     """Whether all-reduces overlap the backward pass, in the buckets of a run; else everything waits for each."""
     update_per_byte: float = 0.0
     """Seconds of the optimizer's update per byte of parameters, on each GPU that holds them."""
+    buckets: Buckets = EARLY_BUCKETS
+    """Which gradients share an all-reduce where these overlap."""
 
     @cached_property
     def compute(self) -> Floats:
@@ -63,13 +65,14 @@ class CostTable:
     @cached_property
     def least_sync_per_byte(self) -> Floats:
         """(K,) seconds per byte that no all-reduce of a bucket of small gradients falls below."""
-        return np.array([self.network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in self.gpu_counts])
+        largest = self.buckets.largest(self.graph.gradient_bytes)
+        return np.array([self.network.least_seconds_per_byte(count, largest) for count in self.gpu_counts])
 
     @cached_property
     def least_sync(self) -> Floats:
         """(L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs, in buckets."""
         sizes = np.array(self.graph.gradient_bytes)[:, None]
-        least: Floats = np.where(sizes >= ALONE_BYTES, self.sync, sizes * self.least_sync_per_byte)
+        least: Floats = np.where(sizes >= self.buckets.largest_joined, self.sync, sizes * self.least_sync_per_byte)
         return least
 
     @cached_property

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from deeppool.collectives.buckets import group_into_buckets
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.schedule import Schedule
 from deeppool.device.transfer import PendingWork
 from deeppool.errors import InvalidValueError
@@ -120,7 +120,7 @@ def _gradients(bucket: Bucket) -> list[torch.Tensor]:
 
 
 def make_buckets(
-    shared: Sequence[Mapping[tuple[int, ...], Sequence[torch.nn.Parameter]]], rank: int, *, fused: bool = False
+    shared: Sequence[Mapping[tuple[int, ...], Sequence[torch.nn.Parameter]]], rank: int, rule: Buckets
 ) -> list[Bucket]:
     """Groups the parameters of a rank into buckets, in the order in which backward completes them.
 
@@ -128,14 +128,14 @@ def make_buckets(
         shared: per part, by the ranks that compute with them, the parameters whose gradients are complete once its
             backward is done, in the order of their layers.
         rank: the rank; it gets the buckets of the sets of ranks to which it belongs.
-        fused: whether all gradients of a part, a set of ranks and a type are one bucket, whatever its size.
+        rule: groups the gradients of a part, a set of ranks and a type.
     """
     return [
         bucket
         for part in reversed(range(len(shared)))
         for ranks, parameters in shared[part].items()
         if rank in ranks
-        for bucket in _buckets(parameters, part, ranks, fused=fused)
+        for bucket in _buckets(parameters, part, ranks, rule)
     ]
 
 
@@ -159,7 +159,7 @@ def buckets_of_parts(
 
 
 def _buckets(
-    parameters: Sequence[torch.nn.Parameter], part: int, ranks: tuple[int, ...], *, fused: bool
+    parameters: Sequence[torch.nn.Parameter], part: int, ranks: tuple[int, ...], rule: Buckets
 ) -> list[Bucket]:
     """Groups parameters of the same ranks into buckets of one dtype; the last layer's comes first."""
     backward = list(reversed(parameters))
@@ -167,7 +167,6 @@ def _buckets(
     for dtype in dict.fromkeys(parameter.dtype for parameter in backward):
         places = [place for place, parameter in enumerate(backward) if parameter.dtype == dtype]
         sizes = [backward[place].numel() * dtype.itemsize for place in places]
-        positions = [list(range(len(places)))] if fused else group_into_buckets(sizes)
-        found += [[places[position] for position in bucket] for bucket in positions]
+        found += [[places[position] for position in bucket] for bucket in rule.group(sizes)]
     # In the order in which they are complete.
     return [Bucket(tuple(backward[place] for place in bucket), part, ranks) for bucket in sorted(found, key=max)]

@@ -141,6 +141,7 @@ class Rank:
                 self._task.training,
                 plan.precision,
                 overlap_sync=plan.overlap_sync,
+                buckets=plan.buckets,
                 choose_schedule=choose if method is None else method.choose_schedule(network),
                 divide_stages=self._division(plan),
                 replay_graphs=method is None or method.replays_graphs,

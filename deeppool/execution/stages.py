@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from deeppool.collectives.buckets import group_into_buckets
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.planning.evaluate.schedule import order_of, stages_in_order
@@ -34,16 +34,22 @@ Division = Literal["layers", "buckets"]
 
 
 def divided(
-    captured: CapturedModel, stages: Sequence[Stage], by: Division
+    captured: CapturedModel, stages: Sequence[Stage], by: Division, buckets: Buckets
 ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """Divides stages into parts that are computed one after another.
+
+    Args:
+        captured: the model.
+        stages: all of the plan, in order.
+        by: what the parts are.
+        buckets: rule that groups the gradients of a stage.
 
     Returns:
         The parts in order, and the position of the stage of each.
     """
     layers, parts, stage_of = captured.graph.layers, list[Stage](), list[int]()
     for position, stage in enumerate(stages):
-        starts = _with_parameters(captured, stage) if by == "layers" else _bucket_ends(captured, stage)
+        starts = _with_parameters(captured, stage) if by == "layers" else _bucket_ends(captured, stage, buckets)
         runs: list[list[int]] = []
         for layer in stage.layers:
             if runs and layer not in starts:
@@ -60,7 +66,7 @@ def _with_parameters(captured: CapturedModel, stage: Stage) -> set[int]:
     return set([layer for layer in stage.layers if captured.graph.layers[layer].parameters][1:])
 
 
-def _bucket_ends(captured: CapturedModel, stage: Stage) -> set[int]:
+def _bucket_ends(captured: CapturedModel, stage: Stage, rule: Buckets) -> set[int]:
     """Returns the layers of a stage of several ranks whose backward completes a bucket of gradients."""
     if len(stage.layout.gpus) < 2:
         return set()
@@ -70,7 +76,7 @@ def _bucket_ends(captured: CapturedModel, stage: Stage) -> set[int]:
         for name in captured.graph.layers[layer].parameters:
             layer_of.setdefault(name, layer)
     backward = list(reversed(layer_of))
-    buckets = group_into_buckets([parameters[name].nbytes for name in backward])
+    buckets = rule.group([parameters[name].nbytes for name in backward])
     return {layer_of[backward[bucket[-1]]] for bucket in buckets}
 
 

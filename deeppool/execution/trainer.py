@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
 from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
@@ -82,7 +83,7 @@ class Trainer(SpanRecorder):
         precision: Precision = "fp32",
         *,
         overlap_sync: bool = False,
-        fuse_gradients: bool = False,
+        buckets: Buckets = EARLY_BUCKETS,
         choose_schedule: ScheduleChoice | None = None,
         divide_stages: Division | None = None,
         replay_graphs: bool = True,
@@ -97,7 +98,7 @@ class Trainer(SpanRecorder):
             training: the rule.
             precision: precision of products and convolutions.
             overlap_sync: whether all-reduces run beside the backward pass, or after each stage's.
-            fuse_gradients: whether all gradients of a stage and its ranks are summed together, whatever their size.
+            buckets: rule that groups the gradients of a stage and its ranks.
             choose_schedule: chooses the schedule of each all-reduce; None: the library's own.
             divide_stages: how stages are divided into parts of the step, each of which announces its gradients when
                 its backward has ended: by ``buckets`` graphs of a device overlap all-reduces, too. None: not at all.
@@ -109,7 +110,7 @@ class Trainer(SpanRecorder):
         """What runs at once: the stages, or their divisions."""
         stage_of: Sequence[int] = range(len(stages))
         if divide_stages is not None:
-            self.parts, stage_of = divided(captured, stages, divide_stages)
+            self.parts, stage_of = divided(captured, stages, divide_stages, buckets)
         self.parameters = parameters = dict(captured.program.named_parameters())
         place = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         replay = communicator if isinstance(communicator, EmulatedCommunicator) else None
@@ -130,11 +131,11 @@ class Trainer(SpanRecorder):
         self.gradient_sync = GradientSync(communicator, [*self._owners.values(), *together], choose_schedule)
         self.shared = _shared(captured, self.parts, self._owners)
         """Per part, by the ranks that sum them, the parameters whose gradients its backward completes."""
-        buckets = make_buckets(self.shared, rank, fused=fuse_gradients)
+        made = make_buckets(self.shared, rank, buckets)
         if divide_stages == "buckets":
             # Those that the planner prices: a small gradient may share one with gradients of other parts.
-            whole = make_buckets(_shared(captured, stages, self._owners), rank, fused=fuse_gradients)
-            buckets = buckets_of_parts(whole, self.shared)
+            whole = make_buckets(_shared(captured, stages, self._owners), rank, buckets)
+            made = buckets_of_parts(whole, self.shared)
         self._counted = [parameters[name] for name, ranks in self._owners.items() if ranks[0] == rank]
         routes, exchange = Routes(self.parts, segments), Exchange(communicator, place)
         self.step = TrainingStep(
@@ -146,7 +147,7 @@ class Trainer(SpanRecorder):
             training,
             self.device,
             precision,
-            buckets=buckets,
+            buckets=made,
             counted=self._counted,
             announces_early=overlap_sync and divide_stages is None,
             flow=lambda: Flow(routes, exchange, self.step.types, self.span),

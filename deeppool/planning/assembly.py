@@ -95,6 +95,7 @@ def assemble_plan(
         search_time=search_time,
         over_limit=over_limit,
         overlap_sync=costs.overlap,
+        buckets=costs.buckets,
         sync_computing=costs.network.sync_computing,
         optimizer=memory.optimizer,
         memory=memory.use([layer.gpus for layer in layers], cluster.gpus) if memory.known else (),

@@ -1,7 +1,8 @@
-"""Keeps data parallelism where a plan gains less than the profile can tell.
+"""Keeps data parallelism where no plan is faster than that by more than the profile can tell.
 
 A profile's layers do not add up to the whole iteration exactly, so a plan whose gain over DDP, on as many of the GPUs
-as it is fastest on, is smaller than that deviation may as well be slower.
+as it is fastest on, is smaller than that deviation may as well be slower. DDP may also be a little faster than all
+plans that are searched, as its own buckets are not (:mod:`deeppool.collectives.buckets`).
 """
 
 from dataclasses import replace
@@ -9,8 +10,8 @@ from dataclasses import replace
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
+from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import MemoryModel
-from deeppool.planning.evaluate.placement import data_parallel
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate, optimality_factor
 from deeppool.profiling.table import Profile
@@ -25,7 +26,7 @@ def profile_noise(profile: Profile, batch: int) -> float:
 def without_noise(
     plan: Plan, profile: Profile, costs: CostTable, memory: MemoryModel, *, explained: bool = True
 ) -> Plan:
-    """Returns data parallelism where the gain of the fastest plan is below the profile's noise, else the plan.
+    """Returns data parallelism where it is faster or the plan's gain is below the profile's noise, else the plan.
 
     Args:
         plan: fastest plan that the search found.
@@ -35,19 +36,19 @@ def without_noise(
         explained: see :func:`deeppool.planning.assembly.assemble_plan`.
     """
     compared = plan.comparison
-    gpus = compared.fastest.gpus
+    gpus, slower = compared.fastest.gpus, compared.gain < 1 - TOLERANCE
     noise = profile_noise(profile, -(-plan.global_batch // gpus))
     # Where not all GPUs are searched, no plan is on all; nor has one micro-steps.
-    possible = gpus in costs.gpu_counts and compared.fastest.micro_steps == 1
-    if not replace(compared, error=noise).within_error or not possible:
+    possible = bool(compared.fitting) and gpus in costs.gpu_counts and compared.fastest.micro_steps == 1
+    if not possible or not (slower or replace(compared, error=noise).within_error):
         return plan
-    placement = data_parallel(costs, costs.gpu_counts.index(gpus))
+    placement = fastest_data_parallel(costs, costs.gpu_counts.index(gpus))
     kept = assemble_plan(
         profile,
         placement,
         memory,
         iteration_time=placement.iteration_time,
-        optimality=certificate(compared.gain * optimality_factor(plan.optimality)),
+        optimality=certificate(max(1.0, compared.gain * optimality_factor(plan.optimality))),
         search_time=plan.search_time,
         amplification_limit=plan.amplification_limit,
         limit_scope=plan.limit_scope,
@@ -57,6 +58,8 @@ def without_noise(
     over = limit is not None and plan.limit_scope == "iteration" and kept.amplification > limit * (1 + TOLERANCE)
     if over or kept.over_limit:
         return plan
+    if slower:
+        return kept
     caveat = (
         f"the fastest plan gains {100 * (compared.gain - 1):.1f} % over data parallelism (DDP){compared.where}, less "
         f"than the {100 * noise:.1f} % by which the profile's layers deviate from its iterations, or these from each "

@@ -9,6 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import with_best_buckets
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import GpuCounts, LimitScope, Search
 from deeppool.profiling.default_cluster import cluster_of
@@ -31,7 +32,7 @@ def cost_table(
     global_batch = check_batch(cluster.gpus, global_batch)
     network = Network(cluster, model or default_model(cluster, profile.device))
     counts = gpu_counts_to_search(cluster.gpus, global_batch, gpu_counts, network)
-    return price(profile, network, global_batch, counts)
+    return with_best_buckets(price(profile, network, global_batch, counts))
 
 
 def gpu_counts_to_search(

@@ -21,6 +21,11 @@ def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimiz
     return replace(costs, overlap=overlap_sync)
 
 
+def buckets_of(problem, gpu_counts="powers"):
+    """Buckets of the plans that are searched for a profile, a cluster and a batch."""
+    return costs_of(*problem, gpu_counts, None, None, "momentum", True).buckets
+
+
 def plan(
     profile,
     cluster,

@@ -31,7 +31,7 @@ def test_it_keeps_the_limit_and_its_bound_holds(problem, limit, lower):
     known = [dp.plan(*problem, lower)] if lower is not None and (limit is None or lower <= limit) else []
     found = quick_plan(profile, cost_table(*problem), limit, known)
     assume(found is not None)
-    definition, places = Definition(profile, cluster, batch), places_of(found)
+    definition, places = Definition(profile, cluster, batch).with_buckets(found.buckets), places_of(found)
     assert found.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=ROUNDING)
     assert limit is None or max(definition.amplifications(places)) <= limit * (1 + ROUNDING)
     assert found.amplification_limit == limit

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 import torch
 
+from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
 from deeppool.collocation.pieces import stage_of
 from deeppool.device.protocol import Device, Precision
 from deeppool.execution.communicator import Communicator, SingleRank
@@ -46,6 +47,7 @@ class _Program:
     """Samples of the global batch."""
     precision: Precision
     overlap_sync: bool = False
+    buckets: Buckets = EARLY_BUCKETS
 
 
 class StreamForeground:
@@ -68,6 +70,7 @@ class StreamForeground:
                 rule,
                 program.precision,
                 overlap_sync=program.overlap_sync,
+                buckets=program.buckets,
             )
             self._probe = _probe(device)
         self._trainer.follow_device()
@@ -100,7 +103,13 @@ class StreamForeground:
         captured = _capture(plan.model, device)
         others = emulate_other_ranks(rank, plan, device.torch_device())
         program = _Program(
-            captured, stages_of(plan), others, plan.global_batch, plan.precision, overlap_sync=plan.overlap_sync
+            captured,
+            stages_of(plan),
+            others,
+            plan.global_batch,
+            plan.precision,
+            overlap_sync=plan.overlap_sync,
+            buckets=plan.buckets,
         )
         return cls(program, device)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from deeppool.collectives.buckets import ONE_BUCKET
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Device, Precision
 from deeppool.execution import checkpoint
@@ -84,7 +85,7 @@ class JobOnRank:
                 queue,
                 task.training,
                 precision,
-                fuse_gradients=True,
+                buckets=ONE_BUCKET,
                 choose_schedule=choose_schedule,
             )
         self._transfers = queue.transfers

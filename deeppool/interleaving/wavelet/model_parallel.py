@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import shown, whole_number
+from deeppool.collectives.buckets import ONE_BUCKET
 from deeppool.device.find import device_of
 from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
@@ -80,7 +81,7 @@ class WaveletModelParallel:
         parts = parts or partitions(captured.graph, communicator.ranks)
         stages = rotated_stages(parts, communicator.ranks if waves is None else waves, global_batch)
         _check(job, captured, stages, communicator.ranks, device.kind)
-        self.trainer = Trainer(captured, stages, communicator, job, precision, fuse_gradients=True, replay_graphs=False)
+        self.trainer = Trainer(captured, stages, communicator, job, precision, buckets=ONE_BUCKET, replay_graphs=False)
         """This rank's parts, their step and its spans."""
         # A rank has gradients of the partitions that it keeps.
         self.trainer.update.complete = False

@@ -6,16 +6,17 @@ from typing import Literal
 
 import numpy as np
 
-from deeppool.collectives.buckets import ddp_buckets
+from deeppool.collectives.buckets import DDP_BUCKETS, EARLY_BUCKETS, FEW_BUCKETS
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.evaluate.placement import Placement, data_parallel
-from deeppool.planning.evaluate.schedule import bucket_seconds, schedule
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_count, format_seconds
 
+SEARCHED_BUCKETS = EARLY_BUCKETS, FEW_BUCKETS
+"""Buckets among which a plan has the better ones."""
 Verdict = Literal["yes", "no", "unknown"]
 """Whether another way to train is worth it; unknown where that takes a measurement."""
 WORTH = 1.03
@@ -159,9 +160,9 @@ class DataParallelComparison:
 def data_parallel_times(profile: Profile, costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:
     """Returns data parallelism on each GPU count of the table, and last on all, with the memory that it needs.
 
-    It sums gradients in the buckets of a run, or in those of PyTorch's DDP where these are faster. Where its memory is
-    more than a GPU has, it is what DDP's ``no_sync`` is for: micro-steps of as many samples as fit, and one sum of
-    their gradients beside the last one's backward. Without room for one sample it is the whole batch.
+    It sums gradients in the buckets in which it is fastest, of those of PyTorch's DDP and those that plans may have.
+    Where its memory is more than a GPU has, it is what DDP's ``no_sync`` is for: micro-steps of as many samples as fit,
+    and one sum of their gradients beside the last one's backward. Without room for one sample it is the whole batch.
     """
     capacity, found = costs.network.cluster.memory, []
     for one in _times(costs):
@@ -181,7 +182,8 @@ def _in_micro_steps(
         return whole
     *others, last = [*[least] * (steps - larger), *[least + 1] * larger]
     parts = {size: price(profile, costs.network, size * whole.gpus, (whole.gpus,)) for size in {*others, last}}
-    seconds = _seconds(data_parallel(replace(parts[last], overlap=costs.overlap), 0))
+    summed = replace(parts[last], overlap=costs.overlap)
+    seconds = fastest_data_parallel(summed, 0).iteration_time
     seconds += sum(float(parts[size].compute.sum()) for size in others)
     needed = replace(memory, global_batch=last * whole.gpus).replica(whole.gpus)
     return DataParallelTime(whole.gpus, seconds, needed, steps)
@@ -192,21 +194,25 @@ def _times(costs: CostTable) -> tuple[DataParallelTime, ...]:
     """Returns data parallelism on each count; cached, as a slider asks again."""
     network, counts = costs.network, costs.gpu_counts
     gpus = network.cluster.gpus
-    found = [data_parallel(costs, option) for option in range(len(counts))]
+    found = [fastest_data_parallel(costs, option) for option in range(len(counts))]
     if counts[-1] < gpus:
         # The largest shards of all GPUs are those of the last count, but their all-reduces take longer.
         sync = np.array([[network.all_reduce_time(gpus, size)] for size in costs.graph.gradient_bytes])
-        found.append(data_parallel(replace(costs.at([len(counts) - 1]), gpu_counts=(gpus,), sync=sync), 0))
-    return tuple(DataParallelTime(len(one.gpus[0]), _seconds(one)) for one in found)
+        found.append(fastest_data_parallel(replace(costs.at([len(counts) - 1]), gpu_counts=(gpus,), sync=sync), 0))
+    return tuple(DataParallelTime(len(one.gpus[0]), one.iteration_time) for one in found)
 
 
-def _seconds(plan: Placement) -> float:
-    """Returns the seconds of data parallelism: in the buckets of a run, or in those of DDP where they are faster."""
-    if not plan.costs.overlap:
-        return plan.iteration_time
-    costs, times = plan.costs, plan.layer_times
-    graph, computing = costs.graph, costs.network.sync_computing
-    sums = bucket_seconds(plan.order, plan.gpus, graph.gradient_bytes, costs.all_reduce_time, graph.tied, ddp_buckets)
-    layers = [each._replace(all_reduce=seconds) for each, seconds in zip(times, sums, strict=True)]
-    ddp = schedule(plan.order, plan.gpus, layers, overlap_sync=True, sync_computing=computing)
-    return min(plan.iteration_time, ddp.iteration_time)
+def fastest_data_parallel(costs: CostTable, option: int) -> Placement:
+    """Returns data parallelism on a count of the table, in the buckets of all kinds in which it is fastest."""
+    if not costs.overlap:
+        return data_parallel(costs, option)
+    found = [data_parallel(replace(costs, buckets=each), option) for each in (*SEARCHED_BUCKETS, DDP_BUCKETS)]
+    return min(found, key=lambda plan: plan.iteration_time)
+
+
+def with_best_buckets(costs: CostTable) -> CostTable:
+    """Returns the costs in those buckets, of the kinds that are searched, in which data parallelism is fastest."""
+    if not costs.overlap:
+        return costs
+    found, options = [replace(costs, buckets=each) for each in SEARCHED_BUCKETS], range(len(costs.gpu_counts))
+    return min(found, key=lambda one: min(data_parallel(one, option).iteration_time for option in options))

@@ -5,8 +5,8 @@ from dataclasses import replace
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.planning.assembly import assemble_plan
+from deeppool.planning.evaluate.baselines import fastest_data_parallel
 from deeppool.planning.evaluate.memory import memory_model
-from deeppool.planning.evaluate.placement import data_parallel
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
@@ -20,7 +20,8 @@ def data_parallel_plan(
     It may be faster on fewer, and may not fit into memory: a plan is compared with it either way.
     """
     costs = cost_table(profile, cluster, global_batch, model=network_model)
-    everywhere, memory = data_parallel(costs, len(costs.gpu_counts) - 1), memory_model(profile, global_batch)
+    everywhere = fastest_data_parallel(costs, len(costs.gpu_counts) - 1)
+    memory = memory_model(profile, global_batch)
     seconds = everywhere.iteration_time
     return replace(
         assemble_plan(profile, everywhere, memory, iteration_time=seconds, optimality="heuristic"), memory=()

@@ -27,7 +27,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.buckets import ALONE_BYTES, LARGEST_BUCKET
 from deeppool.costs.amplification import TOLERANCE, time_allowance
 from deeppool.costs.communication import SAME_START
 from deeppool.costs.table import CostTable, Floats
@@ -144,13 +143,11 @@ class LowerBound:
 
     def _least_sync_of(self, layer: int) -> Floats:
         size = self.costs.graph.gradient_bytes[layer]
-        if size >= ALONE_BYTES:
+        if size >= self.costs.buckets.largest_joined:
             alone: Floats = self.costs.sync[layer]
             return alone
-        network = self.costs.network
-        return size * np.array(
-            [network.least_seconds_per_byte(count, LARGEST_BUCKET) for count in self.costs.gpu_counts]
-        )
+        network, largest = self.costs.network, self.costs.buckets.largest(self.costs.graph.gradient_bytes)
+        return size * np.array([network.least_seconds_per_byte(count, largest) for count in self.costs.gpu_counts])
 
 
 def longest_path(predecessors: Sequence[tuple[int, ...]], seconds: Sequence[float]) -> tuple[int, ...]:

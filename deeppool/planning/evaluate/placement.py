@@ -140,7 +140,12 @@ class Placement:
         all_reduce = sync
         if self.costs.overlap:
             all_reduce = bucket_seconds(
-                self.order, self.gpus, costs.graph.gradient_bytes, costs.all_reduce_time, costs.graph.tied
+                self.order,
+                self.gpus,
+                costs.graph.gradient_bytes,
+                costs.buckets,
+                costs.all_reduce_time,
+                costs.graph.tied,
             )
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
         return tuple(map(LayerTimes, self._incoming, forward, backward, sync, all_reduce, costs.update.tolist()))

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Protocol
 
-from deeppool.collectives.buckets import group_into_buckets
+from deeppool.collectives.buckets import Buckets
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.evaluate.channels import Channels
 from deeppool.planning.evaluate.gpu_sets import Gpus, GpuSet, concurrent_branches
@@ -138,9 +138,9 @@ def bucket_seconds(
     order: Order,
     gpus: Gpus,
     gradient_bytes: Sequence[int],
+    buckets: Buckets,
     all_reduce_time: Callable[[GpuSet, int], float],
     tied: Mapping[tuple[int, ...], int] | None = None,
-    group: Callable[[Sequence[int]], list[list[int]]] = group_into_buckets,
 ) -> list[float]:
     """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
 
@@ -151,9 +151,9 @@ def bucket_seconds(
         order: order of the layers, see :func:`order_of`.
         gpus: per layer its GPUs.
         gradient_bytes: per layer; of tied parameters for the first one.
+        buckets: rule that groups them.
         all_reduce_time: seconds of an all-reduce, by its GPUs and bytes.
         tied: bytes of the parameters that several layers use, by these layers, the first one first.
-        group: makes buckets of the bytes of gradients in the order of the backward pass; by default as a run does.
     """
     seconds, shared = [0.0] * len(gpus), list(gradient_bytes)
     for users, size in (tied or {}).items():
@@ -164,7 +164,7 @@ def bucket_seconds(
             seconds[users[0]] += max(all_reduce_time(used, size) for used in summing)
     for stage in stages_in_order(order, gpus):
         backward = [layer for layer in reversed(stage) if shared[layer]]
-        for bucket in group([shared[layer] for layer in backward]):
+        for bucket in buckets.group([shared[layer] for layer in backward]):
             members = [backward[position] for position in bucket]
             together = sum(shared[layer] for layer in members)
             seconds[members[-1]] += all_reduce_time(gpus[members[0]], together)

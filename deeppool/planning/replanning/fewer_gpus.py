@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
+from deeppool.planning.evaluate.baselines import with_best_buckets
 from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.replanning.profile_correction import check_profile_matches
 from deeppool.planning.replanning.replan import plan_again
@@ -30,4 +31,4 @@ def plan_for_gpus(plan: Plan, profile: Profile, gpus: int) -> Plan:
     which: GpuCounts = "powers" if plan.gpu_counts == powers else "all"
     counts = gpu_counts_to_search(gpus, plan.global_batch, which, network)
     costs = replace(price(profile, network, plan.global_batch, counts), overlap=plan.overlap_sync)
-    return plan_again(plan, profile, costs)
+    return plan_again(plan, profile, with_best_buckets(costs))

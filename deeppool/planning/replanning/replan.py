@@ -16,6 +16,7 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError
+from deeppool.planning.evaluate.baselines import with_best_buckets
 from deeppool.planning.evaluate.schedule import busy_gpu_seconds
 from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
 from deeppool.planning.plan import Plan
@@ -166,7 +167,7 @@ def costs_for_replan(plan: Plan, profile: Profile) -> CostTable:
     """
     check_profile_matches(plan, profile)
     costs = price(profile, Network(plan.cluster, plan.network_model), plan.global_batch, plan.gpu_counts)
-    return replace(costs, overlap=plan.overlap_sync)
+    return with_best_buckets(replace(costs, overlap=plan.overlap_sync))
 
 
 def _check_costs(costs: CostTable, plan: Plan, profile: Profile) -> None:

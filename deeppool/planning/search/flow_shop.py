@@ -42,7 +42,6 @@ from dataclasses import replace
 import numpy as np
 
 from deeppool.base import cancellation
-from deeppool.collectives.buckets import ALONE_BYTES, BUCKET_BYTES
 from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock, RestBounds
@@ -140,7 +139,7 @@ class _FlowShop:
         self.forward: Floats = costs.forward + costs.update[:, None]
         """(L, K) seconds of the forward and of the update, which all layers in sequence have on one GPU."""
         sizes = np.array(costs.graph.gradient_bytes)[self.backward]
-        self.small = np.where(sizes < ALONE_BYTES, sizes, 0)
+        self.small = np.where(sizes < costs.buckets.largest_joined, sizes, 0)
         """(position,) bytes of gradients that share a bucket."""
         self.filled: Integers = np.append(0, np.cumsum(self.small))
         """Bytes of such gradients before each layer backward."""
@@ -148,7 +147,8 @@ class _FlowShop:
         self.blocks = {join: (block, positions.get(block.fork, len(order))) for join, block in blocks.items()}
         """Blocks with the positions of their forks, by their joins."""
         inside = {x for join, (_, fork) in self.blocks.items() for x in self.backward[positions[join] : fork]}
-        self.tied = TiedParameters(costs.graph.tied, positions, inside, self._seconds)
+        alone = costs.buckets.largest_joined
+        self.tied = TiedParameters(costs.graph.tied, alone, positions, inside, self._seconds)
         counted = costs.least_sync.copy()
         counted[list(self.tied.users)] = 0  # counted as awaited
         self.bounds = RestBounds(costs, counted, self.backward, self.prices, self.blocks)
@@ -267,7 +267,7 @@ class _FlowShop:
         here = ways.option(layer)
         begun = np.where(ways.bucket < OPEN, position, ways.bucket - OPEN)
         filled = self.filled[position + 1] - self.filled[begun]
-        ended = (filled >= BUCKET_BYTES) | (here == 0)
+        ended = (filled >= self.costs.buckets.size) | (here == 0)
         sent = replace(ways, lag=ways.lag + self._seconds(here, filled), bucket=np.where(ended, NO_BUCKET, SENT))
         return joined([sent, replace(ways, bucket=begun + OPEN).keep(np.nonzero(~ended)[0])])
 

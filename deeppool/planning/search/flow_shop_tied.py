@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.costs.table import Floats
 from deeppool.planning.search.flow_shop_labels import FlowShopLabels
 from deeppool.planning.search.pareto import Integers
@@ -24,6 +23,7 @@ class TiedParameters:
     def __init__(
         self,
         sizes: Mapping[tuple[int, ...], int],
+        alone: float,
         positions: Mapping[int, int],
         inside: Collection[int],
         times: AllReduceTimes,
@@ -32,6 +32,7 @@ class TiedParameters:
 
         Args:
             sizes: bytes of each tied parameter, by the layers that use it.
+            alone: bytes from which one shares no bucket.
             positions: position of each layer in the backward pass.
             inside: layers of blocks.
             times: seconds of all-reduces.
@@ -41,7 +42,7 @@ class TiedParameters:
         """Layers that use a parameter and its bytes, by the first one."""
         for users, size in sizes.items():
             last = max(positions[x] for x in users) == positions[users[0]]
-            if size >= ALONE_BYTES and last and not set(inside).intersection(users):
+            if size >= alone and last and not set(inside).intersection(users):
                 self.users[users[0]] = users, size
         self.kept: dict[int, int] = {}
         """Per layer whose option is needed longer than its own step, the layer until whose step it is."""

@@ -105,7 +105,10 @@ class TechniqueRank(JoinedRank):
     def _planned(self) -> Steps:
         plan = serialization.read(self.folder / PLAN, Plan)
         captured = user_task(self._job, self._batch, self.place, plan).captured
-        return TrainerSteps(self._trainer(captured, stages_of(plan), overlap_sync=plan.overlap_sync), self._batches())
+        return TrainerSteps(
+            self._trainer(captured, stages_of(plan), overlap_sync=plan.overlap_sync, buckets=plan.buckets),
+            self._batches(),
+        )
 
     def _two_waves(self) -> Steps:
         captured = self._own()

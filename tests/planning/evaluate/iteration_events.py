@@ -1,8 +1,9 @@
 """An iteration with overlapping all-reduces, event by event: an oracle without a closed formula for its end.
 
 Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
-first in the queues of all its GPUs. A gradient of 4 MiB or more has an all-reduce of its own; smaller ones share them,
-25 MiB or more in each, and none waits for a gradient on other GPUs. A parameter that several layers use is summed over
+first in the queues of all its GPUs. A large gradient may have an all-reduce of its own; others share them, so many
+bytes in each as the definition says, and none waits for a gradient on other GPUs. A parameter that several layers use
+is summed over
 the GPUs of all, after the backward of the first one, and by itself where these are more than the first one's: as long
 as over the GPUs of any of them, or longer. What is computed or moved beside an all-reduce on one of its GPUs advances
 at a lower rate. Prices come from ``Definition``, nothing from ``deeppool.planning``.
@@ -60,22 +61,22 @@ class _Iteration:
 
     def fill_buckets(self):
         """The bytes of the all-reduce that follows a layer's backward."""
-        ready, small, stage = {}, [], None
+        ready, small, stage, rule = {}, [], None, self.definition.buckets
         for layer in [*reversed(list(self.in_order(self.definition.tree))), None]:
             here = None if layer is None else self.places[layer]
             if here is None or here != stage:
                 if small:
                     ready[small[-1]] = sum(map(self.bytes_of, small))
-                small, stage = [], here
+                small, stage, enough = [], here, rule.first or rule.size
             if layer is None or not self.bytes_of(layer):
                 continue
-            if self.bytes_of(layer) >= 4 * 2**20:
+            if rule.alone is not None and self.bytes_of(layer) >= rule.alone:
                 ready[layer] = self.bytes_of(layer)
                 continue
             small.append(layer)
-            if sum(map(self.bytes_of, small)) >= 25 * 2**20:
+            if sum(map(self.bytes_of, small)) >= enough:
                 ready[layer] = sum(map(self.bytes_of, small))
-                small = []
+                small, enough = [], rule.size
         return ready
 
     def bytes_of(self, layer):

@@ -149,7 +149,7 @@ def test_an_overlapping_plan_is_timed_again_with_its_overlap(problem, factor, li
     slow = made.layers[-1].name
     again = replan(made, profile, {slow: live_of(made, factor)[slow]}, noise=0)
     truth = with_times_scaled(profile, {x.signature for x in profile.graph.layers if x.name == slow}, factor)
-    expected, _ = iteration_with_overlap(Definition(truth, cluster, batch), places_of(made))
+    expected, _ = iteration_with_overlap(Definition(truth, cluster, batch).with_buckets(made.buckets), places_of(made))
     assert again.before.iteration_time == pytest.approx(expected, rel=1e-9)
     best = plan(truth, cluster, batch, limit, overlap_sync=True)
     assert again.after.iteration_time == pytest.approx(best.iteration_time, rel=1e-9)

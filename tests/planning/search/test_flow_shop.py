@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
@@ -17,7 +16,7 @@ from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_b
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock
 from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
 from deeppool.profiling.table import Measurement
-from tests.strategies import make_graph, make_profile
+from tests.strategies import ALONE_BYTES, make_graph, make_profile
 
 MEBIBYTE = 2**20
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock, RestBounds
 from deeppool.planning.search.limited_costs import LimitedCosts
 from tests.planning.search.test_flow_shop import layers, two_layers
+from tests.strategies import ALONE_BYTES
 
 
 def bounds(costs, sync, blocks=None) -> RestBounds:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.planning.search.flow_shop_labels import FlowShopLabels
 from deeppool.planning.search.flow_shop_tied import TiedParameters
+from tests.strategies import ALONE_BYTES
 
 FORWARD = {layer: 9 - layer for layer in range(10)}
 """Positions in the backward pass of ten layers in a row."""
@@ -17,7 +17,7 @@ def times(options, size):
 
 
 def tied(sizes, inside=()) -> TiedParameters:
-    return TiedParameters(sizes, FORWARD, inside, times)
+    return TiedParameters(sizes, ALONE_BYTES, FORWARD, inside, times)
 
 
 def ways(pending, options) -> FlowShopLabels:

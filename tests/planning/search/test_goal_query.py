@@ -205,7 +205,6 @@ def test_no_data_parallelism_that_leaves_whole_gpus_trains_more_than_a_plan_besi
     ours = (batch + replayed.background_samples) / made.iteration_time
     alone = min((1e-3 + 1e-4 * b) / b for b in job.batch_sizes if b * job.graph.layers[0].activation_bytes <= memory)
     for one in made.comparison.fitting:
-        # In the buckets of a run, as the plan: DDP's own may be faster.
         seconds = data_parallel_plan(profile, replace(cluster, gpus=one.gpus), batch).iteration_time
         if one.micro_steps == 1 and seconds <= made.comparison.fastest.seconds:
             assert batch / seconds + (cluster.gpus - one.gpus) / alone <= ours * (1 + 1e-6)

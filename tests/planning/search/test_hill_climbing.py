@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from deeppool.base.cancellation import Cancellation
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import ALONE_BYTES
 from deeppool.errors import RunCancelledError
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search import hill_climbing
@@ -20,7 +19,7 @@ from tests.planning.search.test_flow_shop import layers
 from tests.planning.search.test_overlap import costs_of
 from tests.planning.search.test_search import LIMITS
 from tests.sampling import examples
-from tests.strategies import contested_problems, make_graph, make_profile, problems, series_parallel_graphs
+from tests.strategies import ALONE_BYTES, contested_problems, make_graph, make_profile, problems, series_parallel_graphs
 
 ANY = partial(keep_limit, None)
 GRAPHS = series_parallel_graphs(max_layers=8)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import ALONE_BYTES
+from deeppool.collectives.buckets import DDP_BUCKETS, Buckets
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import ParallelBlock, decompose, layers_of, parts_of
+from deeppool.planning.evaluate.baselines import SEARCHED_BUCKETS
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
@@ -29,9 +30,10 @@ from deeppool.simulation.plan.simulate import simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_frontier import factor
 from tests.planning.search.test_search import LIMITS, ROUNDING, Definition, counts_of, few_partitions, places_of
-from tests.planning.searched import plan
+from tests.planning.searched import buckets_of, plan
 from tests.sampling import examples
 from tests.strategies import (
+    ALONE_BYTES,
     computing_problems,
     contested_problems,
     make_graph,
@@ -49,6 +51,11 @@ SMALL_PROBLEMS = st.one_of(
     problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)
 )
 LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)), computing_problems(LARGER))
+
+
+BUCKETS = st.one_of(
+    st.sampled_from(SEARCHED_BUCKETS), st.builds(Buckets, st.integers(0, 10**7), size=st.integers(1, 10**7))
+)
 
 
 def optimum(definition, limit):
@@ -77,12 +84,16 @@ def check(problem, limit, which="powers", *, proving=True):
     definition = Definition(*problem, which)
     places = places_of(made)
     assert made.overlap_sync
+    definition.with_buckets(made.buckets)
     assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=1e-9)
     for layer, amplification in zip(made.layers, definition.amplifications(places), strict=True):
         assert layer.amplification == pytest.approx(amplification, rel=1e-12)
         assert limit is None or amplification <= limit * (1 + ROUNDING), layer.name
+    definition.with_buckets(buckets_of(problem, which))
     least = optimum(definition, limit)
-    assert least * (1 - ROUNDING) <= made.iteration_time <= least * factor(made.optimality) * (1 + ROUNDING)
+    assert made.iteration_time <= least * factor(made.optimality) * (1 + ROUNDING)
+    # DDP's own buckets are not searched.
+    assert least * (1 - ROUNDING) <= made.iteration_time or made.buckets == DDP_BUCKETS
     return made, definition
 
 
@@ -132,9 +143,11 @@ def test_more_gpu_counts_than_the_flow_shop_can_follow_make_no_slower_plan(monke
 
 
 def data_parallel(problem):
-    """Seconds of data parallelism in the buckets of a run; DDP's own may be faster."""
+    """Seconds of data parallelism in the buckets of plans, and in those of DDP."""
     definition = Definition(*problem)
-    return iteration_with_overlap(definition, [(definition.cluster.gpus, 0)] * len(definition.layers))[0]
+    places = [(definition.cluster.gpus, 0)] * len(definition.layers)
+    rules = *SEARCHED_BUCKETS, DDP_BUCKETS
+    return min(iteration_with_overlap(definition.with_buckets(buckets), places)[0] for buckets in rules)
 
 
 @examples(60)
@@ -217,8 +230,8 @@ def test_replay_is_the_plan(problem, limit):
 @given(SMALL_PROBLEMS)
 def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
     """Counted on a grid of all moments at which anything changes, GPU by GPU."""
-    made, definition = plan(*problem, overlap_sync=True), Definition(*problem)
-    _, all_reduces = iteration_with_overlap(definition, places_of(made))
+    made = plan(*problem, overlap_sync=True)
+    _, all_reduces = iteration_with_overlap(Definition(*problem).with_buckets(made.buckets), places_of(made))
     spans = [span for span in simulate(made).timeline.spans if span.kind not in ("idle", "sync")]
     total = 0.0
     for gpu in range(made.gpus):
@@ -234,8 +247,8 @@ def test_gpus_are_held_while_they_compute_move_samples_or_all_reduce(problem):
 @examples(40)
 @given(SMALL_PROBLEMS, st.sampled_from(LIMITS))
 def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, limit):
-    made, definition = plan(*problem, limit, overlap_sync=True), Definition(*problem)
-    places = places_of(made)
+    made = plan(*problem, limit, overlap_sync=True)
+    definition, places = Definition(*problem).with_buckets(made.buckets), places_of(made)
     now, _ = iteration_with_overlap(definition, places)
     for index, layer in enumerate(made.layers):
         for option in layer.alternatives:
@@ -255,9 +268,10 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
         computing_problems(tangled_graphs(max_layers=5)),
     ),
     st.sampled_from(LIMITS),
+    BUCKETS,
 )
-def test_labels_find_exactly_the_best_sequence(problem, limit):
-    definition, costs = Definition(*problem), costs_of(*problem)
+def test_labels_find_exactly_the_best_sequence(problem, limit, buckets):
+    definition, costs = Definition(*problem).with_buckets(buckets), replace(costs_of(*problem), buckets=buckets)
     order = layers_of(definition.tree)
     times = {}
     for options in itertools.product(range(len(costs.gpu_counts)), repeat=len(order)):
@@ -274,9 +288,9 @@ def test_labels_find_exactly_the_best_sequence(problem, limit):
 
 
 @examples(60)
-@given(SMALL_PROBLEMS, st.sampled_from(LIMITS), st.sampled_from([(1,), (3,), (1, 5_000)]))
-def test_no_assignment_is_below_what_the_flow_shop_states(problem, limit, most):
-    definition, costs = Definition(*problem), costs_of(*problem)
+@given(SMALL_PROBLEMS, st.sampled_from(LIMITS), st.sampled_from([(1,), (3,), (1, 5_000)]), BUCKETS)
+def test_no_assignment_is_below_what_the_flow_shop_states(problem, limit, most, buckets):
+    definition, costs = Definition(*problem).with_buckets(buckets), replace(costs_of(*problem), buckets=buckets)
     known = uniform_plan(costs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow_shop, "MOST_WAYS", most)

@@ -13,7 +13,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from deeppool.collectives.buckets import DDP_BUCKETS
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
+from deeppool.planning.evaluate.baselines import SEARCHED_BUCKETS
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
 from deeppool.planning.search.shortest_path import PathTable
@@ -21,7 +23,7 @@ from deeppool.simulation.plan.simulate import Simulation, simulate
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.random_problems import random_problem
 from tests.planning.search.test_search import Definition, places_of
-from tests.planning.searched import plan
+from tests.planning.searched import buckets_of, plan
 from tests.sampling import STRESS
 
 GRAPHS = 100_000 if STRESS else 100
@@ -101,11 +103,14 @@ def check_as_run(number):
     check_clock(made, result)
     definition, places = Definition(problem.profile, problem.cluster, problem.global_batch), places_of(made)
     on_most = [(made.gpu_counts[-1], 0)] * len(places)
-    check_baselines(made, iteration_with_overlap(definition, on_most)[0])
+    for buckets in (*SEARCHED_BUCKETS, DDP_BUCKETS):
+        check_baselines(made, iteration_with_overlap(definition.with_buckets(buckets), on_most)[0])
+    definition.with_buckets(made.buckets)
     assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=ROUNDING)
     for layer, amplification in zip(made.layers, definition.amplifications(places), strict=True):
         assert layer.amplification == pytest.approx(amplification, rel=ROUNDING)
     assert keeps(definition, places, limit)
+    definition.with_buckets(buckets_of((problem.profile, problem.cluster, problem.global_batch), which))
     for other in changed_in_one_layer(rng, made):
         if keeps(definition, other, limit):
             assert made.iteration_time <= factor(made) * iteration_with_overlap(definition, other)[0] * (1 + ROUNDING)
@@ -249,7 +254,7 @@ def check_baselines(made: Plan, data_parallel: float) -> None:
 
     Args:
         made: plan.
-        data_parallel: seconds of data parallelism in the buckets of a run; DDP's own may be faster.
+        data_parallel: seconds of data parallelism.
     """
     assert made.iteration_time <= made.single_gpu_iteration_time * (1 + ROUNDING)
     if made.amplification_limit is None:
