@@ -23,7 +23,7 @@ def profile_noise(profile: Profile, batch: int) -> float:
     return 0.0 if check is None else max(abs(check.deviation), check.spread)
 
 
-def without_noise(
+def plan_or_data_parallel(
     plan: Plan, profile: Profile, costs: CostTable, memory: MemoryModel, *, explained: bool = True
 ) -> Plan:
     """Returns data parallelism where it is faster or the plan's gain is below the profile's noise, else the plan.

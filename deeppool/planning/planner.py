@@ -17,7 +17,7 @@ from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, gpu_names, memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.goal import Goal, GoalBackground, background_jobs, check_goal
-from deeppool.planning.noise import without_noise
+from deeppool.planning.noise import plan_or_data_parallel
 from deeppool.planning.plan import GpuCounts, LimitScope, Plan, PublishedClaim, Search
 from deeppool.planning.request import check_limit, check_search, cluster_with_memory, cost_table
 from deeppool.planning.search.efficient_plans import efficient_plans
@@ -157,7 +157,7 @@ def plan_from_costs(
         explained=explained,
     )
     if goal == "fastest" and search == "exact" and costs.overlap:
-        made = without_noise(made, profile, costs, memory, explained=explained)
+        made = plan_or_data_parallel(made, profile, costs, memory, explained=explained)
     capacity = costs.network.cluster.memory
     if search == "published" and made.memory and capacity is not None and made.memory[0].total > capacity:
         fullest = made.memory[0]

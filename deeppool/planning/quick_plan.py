@@ -12,7 +12,7 @@ from deeppool.planning.assembly import assemble_plan
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.noise import without_noise
+from deeppool.planning.noise import plan_or_data_parallel
 from deeppool.planning.plan import Plan
 from deeppool.planning.search.optimality import certificate
 from deeppool.planning.search.overlap import SHARE, uniform_plans
@@ -53,7 +53,7 @@ def quick_plan(profile: Profile, costs: CostTable, limit: float | None, known: I
         amplification_limit=limit,
         explained=True,
     )
-    return without_noise(made, profile, costs, memory) if costs.overlap else made
+    return plan_or_data_parallel(made, profile, costs, memory) if costs.overlap else made
 
 
 def _in_sequence(costs: CostTable, limit: float | None) -> Placement:

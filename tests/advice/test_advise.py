@@ -98,11 +98,11 @@ def test_two_jobs_cross_over_on_the_gpus_on_which_that_is_fastest() -> None:
 
 
 def test_jobs_and_waves_that_send_all_at_once_are_compared_with_ddp_that_does_too() -> None:
-    # Four layers of 8 MiB, the last one and the others in a bucket each, of 6 steps by a ring of four GPUs that take 10
-    # ms each: 120 ms in DDP's own buckets and 60 in one. A GPU computes for 100 ms on any number of them, all of it in
+    # Four layers of 10 MiB, in two buckets each way, of 6 steps by a ring of four GPUs that take 10 ms each: 120 ms in
+    # the buckets of plans and DDP's and 60 in one. A GPU computes for 100 ms on any number of them, all of it in
     # the forward.
     slow = Link(1e15, 10e-3, "by hand")
-    profile = chain(*[(25e-3, 0, 8 * MIB)] * 4)
+    profile = chain(*[(25e-3, 0, 10 * MIB)] * 4)
     fastest = dp.advise(profile, Cluster(4, "by hand", 1, slow, slow), 8)
     assert [one.seconds for one in fastest.plan.comparison.data_parallel] == pytest.approx([0.1, 0.14, 0.22])
     # On four GPUs alone, as if they were the only ones.
