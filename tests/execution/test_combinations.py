@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 import deeppool as dp
-from deeppool.collectives import buckets
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.device.protocol import Precision
 from deeppool.execution.checkpoint import begin, load, save_shard
@@ -326,6 +326,8 @@ def prepare(
         rule,
         case.precision,
         overlap_sync=case.overlap_sync,
+        # Several for each stage of so small a model.
+        buckets=Buckets(alone=300, size=500),
         divide_stages="layers" if case.transfers else None,
         make_driver=make_transfer_driver if case.transfers else None,
     )
@@ -416,9 +418,6 @@ def check(case: Case, folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LossScale, "INITIAL", SCALE)
-    # Several buckets for each stage of so small a model.
-    monkeypatch.setattr(buckets, "ALONE_BYTES", 300)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 500)
 
 
 COVERING = covering()

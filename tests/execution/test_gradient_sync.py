@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.collectives import buckets as rule
+from deeppool.collectives.buckets import DDP_BUCKETS, EARLY_BUCKETS, FEW_BUCKETS, ONE_BUCKET, Buckets
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
@@ -49,22 +49,35 @@ def communicator() -> MirroredCommunicator:
     return MirroredCommunicator()
 
 
+EACH = Buckets(alone=0)
+"""Each gradient is a bucket."""
+
+
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
-def buckets(*layers: nn.Parameter) -> list[Bucket]:
+def buckets(*layers: nn.Parameter, rule: Buckets = EARLY_BUCKETS) -> list[Bucket]:
     """Of one part."""
-    return make_buckets([{RANKS: layers}], 0)
+    return make_buckets([{RANKS: layers}], 0, rule)
 
 
-def test_small_gradients_share_buckets_from_the_last_layer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule, "ALONE_BYTES", 400)
-    monkeypatch.setattr(rule, "BUCKET_BYTES", 100)
-    small, large, other, last = parameters(20, 100, 10, 15)
-    found = [bucket.parameters for bucket in buckets(small, large, other, last)]
-    assert [[len(member) for member in members] for members in found] == [[15, 10], [100], [20]]
-    assert found[1][0] is large
+@pytest.mark.parametrize(
+    ("rule", "numbers"),
+    [
+        (Buckets(alone=400, size=100), [[15, 10], [100], [20]]),
+        (Buckets(alone=None, size=100), [[15, 10], [100], [20]]),
+        (Buckets(alone=None, size=200), [[15, 10, 100], [20]]),
+        (Buckets(alone=None, size=500, first=60), [[15], [10, 100, 20]]),
+        (Buckets(alone=90, size=500, first=60), [[15], [100], [10, 20]]),
+        (Buckets(alone=0), [[15], [10], [100], [20]]),
+        (ONE_BUCKET, [[15, 10, 100, 20]]),
+    ],
+    ids=str,
+)
+def test_gradients_share_buckets_from_the_last_layer_to_the_first(rule: Buckets, numbers: list[list[int]]) -> None:
+    found = [bucket.parameters for bucket in buckets(*parameters(20, 100, 10, 15), rule=rule)]
+    assert [[len(member) for member in members] for members in found] == numbers
 
 
 def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
@@ -75,32 +88,32 @@ def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
 
 def test_a_rank_has_the_buckets_of_its_own_sets_last_part_first() -> None:
     first, other, last = parameters(1, 2, 3)
-    found = make_buckets([{(0, 1): [first]}, {(1, 2): [other]}, {(0,): [last]}], 0)
+    found = make_buckets([{(0, 1): [first]}, {(1, 2): [other]}, {(0,): [last]}], 0, EARLY_BUCKETS)
     assert [(bucket.part, bucket.ranks, bucket.parameters) for bucket in found] == [
         (2, (0,), (last,)),
         (0, (0, 1), (first,)),
     ]
 
 
-def test_the_planner_prices_the_buckets_that_run() -> None:
+@pytest.mark.parametrize("rule", [EARLY_BUCKETS, FEW_BUCKETS, DDP_BUCKETS], ids=["early", "few", "DDP"])
+def test_the_planner_prices_the_buckets_that_run(rule: Buckets) -> None:
     """Linear layers without bias, so that each layer has one gradient."""
     widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 3
     layers = [nn.Parameter(torch.empty(wide, high, device="meta")) for wide, high in widths]
-    run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(*layers)]
+    run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(*layers, rule=rule)]
     sizes = [layer.nbytes for layer in layers]
     order = tuple(range(len(layers)))
-    priced = bucket_seconds(order, [range(2)] * len(layers), sizes, lambda gpus, size: float(size))
+    priced = bucket_seconds(order, [range(2)] * len(layers), sizes, rule, lambda gpus, size: float(size))
     assert len(run) > 3
     assert [size for size in reversed(priced) if size] == run
 
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
-    communicator: MirroredCommunicator, early: bool, monkeypatch: pytest.MonkeyPatch
+    communicator: MirroredCommunicator, early: bool
 ) -> None:
-    monkeypatch.setattr(rule, "ALONE_BYTES", 0)  # each gradient is a bucket
     first, second, unused = parameters(3, 3, 2)
-    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second, unused)
+    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second, unused, rule=EACH)
     announcer = Announcer(found, early=early)
     started_before_first = []
     first.register_hook(lambda gradient: started_before_first.append(len(communicator.sent)))
@@ -118,12 +131,9 @@ def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
     sync.close()
 
 
-def test_an_overlapped_bucket_starts_once_its_gradients_are_ready(
-    communicator: MirroredCommunicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rule, "ALONE_BYTES", 0)
+def test_an_overlapped_bucket_starts_once_its_gradients_are_ready(communicator: MirroredCommunicator) -> None:
     first, second = parameters(3, 3)
-    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second)
+    sync, found = GradientSync(communicator, [RANKS]), buckets(first, second, rule=EACH)
     announcer = Announcer(found, early=True)
     for update in range(2):
         communicator.sent.clear()
@@ -158,17 +168,14 @@ def test_gradients_of_earlier_batches_do_not_count(communicator: MirroredCommuni
     announcer.close()
 
 
-def test_a_bucket_is_summed_by_the_schedule_of_its_ranks_and_bytes(
-    communicator: MirroredCommunicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rule, "ALONE_BYTES", 0)
+def test_a_bucket_is_summed_by_the_schedule_of_its_ranks_and_bytes(communicator: MirroredCommunicator) -> None:
     doubling = recursive_doubling(2)
 
     def choose(ranks: int, size: int) -> Schedule | None:
         assert ranks == len(RANKS)
         return doubling if size <= 4 * 3 else None
 
-    sync, found = GradientSync(communicator, [RANKS], choose), buckets(*parameters(3, 10))
+    sync, found = GradientSync(communicator, [RANKS], choose), buckets(*parameters(3, 10), rule=EACH)
     for bucket in found:
         sync.start(bucket)
     assert [len(tensor) for tensor in communicator.sent] == [10, 3]

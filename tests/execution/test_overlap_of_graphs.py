@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.collectives import buckets as rule
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.schedule import Schedule
 from deeppool.device.find import find_device
@@ -59,7 +59,10 @@ def trained(kind: str, division: Division | None, log: list[str]) -> tuple[Train
     captured = place_model(capture(model, (WIDTH,)), device.torch_device())
     stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout(RANKS, BATCH))
     job = Training(optimizer=lambda named: torch.optim.SGD(named, lr=0.1))
-    trainer = Trainer(captured, [stage], TwoEqualRanks(log), job, overlap_sync=True, divide_stages=division)
+    two_gradients = Buckets(alone=None, size=2 * 4 * WIDTH**2)
+    trainer = Trainer(
+        captured, [stage], TwoEqualRanks(log), job, overlap_sync=True, buckets=two_gradients, divide_stages=division
+    )
     trainer.watcher = Log(log)
     log.clear()
     generator = torch.Generator().manual_seed(1)
@@ -74,10 +77,8 @@ def trained(kind: str, division: Division | None, log: list[str]) -> tuple[Train
 
 @pytest.mark.parametrize("kind", ["emulated", "emulated:h200"])
 def test_a_bucket_is_summed_before_the_next_graph_of_the_backward_is_launched(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
 ) -> None:
-    # Two gradients make a bucket.
-    monkeypatch.setattr(rule, "BUCKET_BYTES", 2 * 4 * WIDTH**2)
     log: list[str] = []
     trainer, found = trained(kind, "buckets", log)
     assert all(isinstance(run, GraphReplay) for run in trainer.step.passes)
@@ -87,22 +88,19 @@ def test_a_bucket_is_summed_before_the_next_graph_of_the_backward_is_launched(
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
-def test_buckets_are_those_of_the_whole_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_are_those_of_the_whole_stage() -> None:
     """A small gradient shares a bucket with gradients of other parts, as the planner prices it."""
-    monkeypatch.setattr(rule, "ALONE_BYTES", 400)
-    monkeypatch.setattr(rule, "BUCKET_BYTES", 1000)
     first, large, last = (nn.Parameter(torch.zeros(size)) for size in (10, 200, 20))
-    whole = make_buckets([{RANKS: [first, large, last]}], 0)
+    whole = make_buckets([{RANKS: [first, large, last]}], 0, Buckets(alone=400, size=1000))
     found = buckets_of_parts(whole, [{RANKS: [first]}, {RANKS: [large, last]}])
     assert [(bucket.part, bucket.parameters) for bucket in found] == [(1, (large,)), (0, (last, first))]
 
 
-def test_a_stage_of_one_rank_is_not_divided_by_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule, "BUCKET_BYTES", 1)
+def test_a_stage_of_one_rank_is_not_divided_by_buckets() -> None:
     captured = capture(nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))), (WIDTH,))
     layers = tuple(range(len(captured.graph.layers)))
     stages = [Stage("one", layers[:2], Layout((0,), BATCH)), Stage("both", layers[2:], Layout(RANKS, BATCH))]
-    parts, stage_of = divided(captured, stages, "buckets")
+    parts, stage_of = divided(captured, stages, "buckets", Buckets(alone=0))
     assert parts[0].layers == layers[:2]
     assert stage_of[0] == 0
     assert set(stage_of[1:]) == {1}

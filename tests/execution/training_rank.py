@@ -13,7 +13,7 @@ from torch import nn
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives import buckets
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.device.find import find_device
@@ -173,8 +173,6 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
     torch.set_num_threads(1)
     device = find_device(kind)
     place = device.torch_device()
-    # Several buckets for each stage of so small a model.
-    buckets.ALONE_BYTES, buckets.BUCKET_BYTES = 1000, 1500
     dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
     for rule in rules:
         captured = place_model(captured_model(rule), place)
@@ -186,6 +184,8 @@ def run_rank(rank: int, ranks: int, rules: tuple[Rule, ...], folder: str, kind: 
             training(rule),
             rule.precision,
             overlap_sync=rule.overlap_sync,
+            # Several for each stage of so small a model.
+            buckets=Buckets(alone=1000, size=1500),
             choose_schedule=TRYING.choose_schedule(MEASURED) if rule.tries_plans else None,
             divide_stages=division(rule, device),
             make_driver=driver_of(rule),
