@@ -66,7 +66,7 @@ class Buckets:
         return sorted([*found, *[filling] * bool(filling)], key=lambda bucket: bucket[-1])
 
 
-ONE_BUCKET = Buckets(alone=None, size=2**63)
+ONE_BUCKET = Buckets(alone=None, size=2**62)
 """All gradients of the same GPUs share one all-reduce."""
 DDP_BUCKETS = Buckets(alone=None, first=FIRST_BUCKET)
 """Buckets of PyTorch's DistributedDataParallel by default."""

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import find_cluster
+from deeppool.collectives.buckets import EARLY_BUCKETS, ONE_BUCKET, Buckets
 from deeppool.collocation import collocated_rank
 from deeppool.collocation.collocated_rank import CollocatedRank
 from deeppool.device.cpu import CpuDevice
@@ -56,11 +57,16 @@ def open_settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def make_rank(
-    folder: Path, device: str = "cpu", enter: Callable[..., None] = lambda *_, **__: None, **more: Any
+    folder: Path,
+    device: str = "cpu",
+    enter: Callable[..., None] = lambda *_, **__: None,
+    buckets: Buckets = EARLY_BUCKETS,
+    **more: Any,
 ) -> Rank:
     """Makes the only rank of a plan, which tells ``enter`` what it does; it is emulated, so it joins no rendezvous."""
     profile = dp.profile(EXAMPLE, device=device, batch_sizes=[BATCH])
-    serialization.write(dp.plan(profile, find_cluster("loopback", 1), BATCH), folder / PLAN)
+    plan = replace(dp.plan(profile, find_cluster("loopback", 1), BATCH), buckets=buckets)
+    serialization.write(plan, folder / PLAN)
     setup = {"rank": 0, "ranks": 1, "position": 0, "emulated": True, "folder": str(folder), "index": 0, "core": None}
     setup |= {"shared_pages": None, "job": JOB, "sharing": None}
     heartbeat: Any = SimpleNamespace(enter=enter)
@@ -89,6 +95,16 @@ def test_arithmetic_settings_of_a_plan_apply_to_capture_and_execution_of_its_sta
         SimpleNamespace(answer=lambda *_, **__: None),
     )
     assert seen == {"captured": ["fp32"], "run": ["fp32"]}
+
+
+def test_a_rank_makes_the_buckets_of_its_plan(tmp_path: Path, open_settings: list[str]) -> None:
+    numbers = []
+    for rule in (ONE_BUCKET, Buckets(alone=0)):
+        step = make_rank(tmp_path, buckets=rule).trainer.step
+        numbers.append([len(bucket.parameters) for bucket in step.buckets])
+    (together,), each = numbers
+    assert each == [1] * together
+    assert together > 3
 
 
 def test_a_rank_that_makes_its_optimizer_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
