@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, MeasuredNetwork, curve_through
-from deeppool.collectives.buckets import EARLY_BUCKETS
+from deeppool.collectives.buckets import DEFAULT_BUCKETS
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Measurement, Profile
 
-ALONE_BYTES = int(EARLY_BUCKETS.largest_joined)
+ALONE_BYTES = int(DEFAULT_BUCKETS.largest_joined)
 """A gradient so large shares no bucket in the buckets of costs that say nothing else."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
 DATA = -1

@@ -70,7 +70,7 @@ ONE_BUCKET = Buckets(alone=None, size=2**62)
 """All gradients of the same GPUs share one all-reduce."""
 DDP_BUCKETS = Buckets(alone=None, first=FIRST_BUCKET)
 """Buckets of PyTorch's DistributedDataParallel by default."""
-EARLY_BUCKETS = Buckets(alone=4 * 2**20)
-"""Larger gradients start early, each by itself; best where bytes cost more than latency."""
-FEW_BUCKETS = Buckets(alone=BUCKET_BYTES)
-"""All-reduces are as few as DDP's; best where latency costs more, as on many GPUs."""
+SEARCHED_BUCKETS = tuple(Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 4 * 2**20, 2**20))
+"""Buckets among which a plan has the best ones: larger ones for long latencies, smaller ones for slow links."""
+DEFAULT_BUCKETS = Buckets(alone=4 * 2**20)
+"""Buckets of plans of earlier versions, whose files say nothing of them."""

@@ -7,7 +7,7 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, Buckets
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality, Network
 from deeppool.graph.layer import LayerGraph
 from deeppool.profiling.table import Profile
@@ -44,7 +44,7 @@ class CostTable:
     """Whether all-reduces overlap the backward pass, in the buckets of a run; else everything waits for each."""
     update_per_byte: float = 0.0
     """Seconds of the optimizer's update per byte of parameters, on each GPU that holds them."""
-    buckets: Buckets = EARLY_BUCKETS
+    buckets: Buckets = DEFAULT_BUCKETS
     """Which gradients share an all-reduce where these overlap."""
 
     @cached_property

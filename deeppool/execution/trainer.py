@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, Buckets
 from deeppool.device.find import device_of
 from deeppool.device.protocol import Precision
 from deeppool.execution.batch_norm import synchronise_batch_norm
@@ -83,7 +83,7 @@ class Trainer(SpanRecorder):
         precision: Precision = "fp32",
         *,
         overlap_sync: bool = False,
-        buckets: Buckets = EARLY_BUCKETS,
+        buckets: Buckets = DEFAULT_BUCKETS,
         choose_schedule: ScheduleChoice | None = None,
         divide_stages: Division | None = None,
         replay_graphs: bool = True,

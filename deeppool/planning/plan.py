@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from deeppool.base.number_checks import positive_number
 from deeppool.cluster.cluster import MAXIMUM_GPUS, Cluster
-from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, Buckets
 from deeppool.costs.communication import NetworkModel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
@@ -102,7 +102,7 @@ class Plan:
     overlap_sync: bool = False
     """Whether all-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the
     part that neither computing nor transfers hide. False: everything waits for all-reduces."""
-    buckets: Buckets = EARLY_BUCKETS
+    buckets: Buckets = DEFAULT_BUCKETS
     """Which gradients share an all-reduce where these overlap the backward pass."""
     sync_computing: float = 0.0
     """Share of an all-reduce that the cores of its GPUs compute, as the network was measured: what runs beside one

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from deeppool.collectives.buckets import DDP_BUCKETS, EARLY_BUCKETS, FEW_BUCKETS, ONE_BUCKET, Buckets
+from deeppool.collectives.buckets import DDP_BUCKETS, DEFAULT_BUCKETS, ONE_BUCKET, SEARCHED_BUCKETS, Buckets
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
 from deeppool.collectives.schedule import Schedule
 from deeppool.errors import InvalidValueError
@@ -57,7 +57,7 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
-def buckets(*layers: nn.Parameter, rule: Buckets = EARLY_BUCKETS) -> list[Bucket]:
+def buckets(*layers: nn.Parameter, rule: Buckets = DEFAULT_BUCKETS) -> list[Bucket]:
     """Of one part."""
     return make_buckets([{RANKS: layers}], 0, rule)
 
@@ -88,14 +88,14 @@ def test_gradients_of_two_types_do_not_share_a_bucket() -> None:
 
 def test_a_rank_has_the_buckets_of_its_own_sets_last_part_first() -> None:
     first, other, last = parameters(1, 2, 3)
-    found = make_buckets([{(0, 1): [first]}, {(1, 2): [other]}, {(0,): [last]}], 0, EARLY_BUCKETS)
+    found = make_buckets([{(0, 1): [first]}, {(1, 2): [other]}, {(0,): [last]}], 0, DEFAULT_BUCKETS)
     assert [(bucket.part, bucket.ranks, bucket.parameters) for bucket in found] == [
         (2, (0,), (last,)),
         (0, (0, 1), (first,)),
     ]
 
 
-@pytest.mark.parametrize("rule", [EARLY_BUCKETS, FEW_BUCKETS, DDP_BUCKETS], ids=["early", "few", "DDP"])
+@pytest.mark.parametrize("rule", [DEFAULT_BUCKETS, DDP_BUCKETS, *SEARCHED_BUCKETS], ids=str)
 def test_the_planner_prices_the_buckets_that_run(rule: Buckets) -> None:
     """Linear layers without bias, so that each layer has one gradient."""
     widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 3

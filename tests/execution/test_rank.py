@@ -18,7 +18,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import find_cluster
-from deeppool.collectives.buckets import EARLY_BUCKETS, ONE_BUCKET, Buckets
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, ONE_BUCKET, Buckets
 from deeppool.collocation import collocated_rank
 from deeppool.collocation.collocated_rank import CollocatedRank
 from deeppool.device.cpu import CpuDevice
@@ -60,7 +60,7 @@ def make_rank(
     folder: Path,
     device: str = "cpu",
     enter: Callable[..., None] = lambda *_, **__: None,
-    buckets: Buckets = EARLY_BUCKETS,
+    buckets: Buckets = DEFAULT_BUCKETS,
     **more: Any,
 ) -> Rank:
     """Makes the only rank of a plan, which tells ``enter`` what it does; it is emulated, so it joins no rendezvous."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from deeppool.collectives.buckets import DEFAULT_BUCKETS
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.planning import planner
@@ -18,7 +19,7 @@ def costs_of(profile, cluster, batch, gpu_counts, network_model, memory, optimiz
         )
     else:
         costs = cost_table(profile, cluster, batch, gpu_counts, network_model)
-    return replace(costs, overlap=overlap_sync)
+    return costs if overlap_sync else replace(costs, overlap=False, buckets=DEFAULT_BUCKETS)
 
 
 def buckets_of(problem, gpu_counts="powers"):

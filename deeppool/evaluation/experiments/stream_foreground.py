@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from deeppool.collectives.buckets import EARLY_BUCKETS, Buckets
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, Buckets
 from deeppool.collocation.pieces import stage_of
 from deeppool.device.protocol import Device, Precision
 from deeppool.execution.communicator import Communicator, SingleRank
@@ -47,7 +47,7 @@ class _Program:
     """Samples of the global batch."""
     precision: Precision
     overlap_sync: bool = False
-    buckets: Buckets = EARLY_BUCKETS
+    buckets: Buckets = DEFAULT_BUCKETS
 
 
 class StreamForeground:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from deeppool.collectives.buckets import DDP_BUCKETS, EARLY_BUCKETS, FEW_BUCKETS
+from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError
@@ -15,10 +15,11 @@ from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_count, format_seconds
 
-SEARCHED_BUCKETS = EARLY_BUCKETS, FEW_BUCKETS
-"""Buckets among which a plan has the better ones."""
 Verdict = Literal["yes", "no", "unknown"]
 """Whether another way to train is worth it; unknown where that takes a measurement."""
+SAME_TIME = 1.002
+"""Times within this factor are equal: of two kinds of buckets the larger ones then have fewer calls, whose own cost on
+the host is not priced."""
 WORTH = 1.03
 """Least gain that is worth another way to train: a few percent are within the error of most predictions."""
 
@@ -211,8 +212,14 @@ def fastest_data_parallel(costs: CostTable, option: int) -> Placement:
 
 
 def with_best_buckets(costs: CostTable) -> CostTable:
-    """Returns the costs in those buckets, of the kinds that are searched, in which data parallelism is fastest."""
+    """Returns the costs in those buckets, of the sizes that are searched, in which data parallelism is fastest.
+
+    On as many of the GPUs as it is fastest on in the largest of them.
+    """
     if not costs.overlap:
         return costs
-    found, options = [replace(costs, buckets=each) for each in SEARCHED_BUCKETS], range(len(costs.gpu_counts))
-    return min(found, key=lambda one: min(data_parallel(one, option).iteration_time for option in options))
+    found = [replace(costs, buckets=buckets) for buckets in SEARCHED_BUCKETS]
+    largest = [data_parallel(found[0], option).iteration_time for option in range(len(costs.gpu_counts))]
+    option = largest.index(min(largest))
+    times = [largest[option], *(data_parallel(one, option).iteration_time for one in found[1:])]
+    return next(one for one, seconds in zip(found, times, strict=True) if seconds <= SAME_TIME * min(times))

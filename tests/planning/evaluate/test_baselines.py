@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import deeppool as dp
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import SEARCHED_BUCKETS
 from deeppool.collectives.transfer_methods import DDP
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import PlanError
-from deeppool.planning.evaluate.baselines import SEARCHED_BUCKETS, DataParallelComparison, DataParallelTime
+from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.evaluate.placement import data_parallel
 from tests.sampling import examples

@@ -9,18 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import DDP_BUCKETS
-from deeppool.costs.communication import Network, default_model
-from deeppool.costs.table import price
-from deeppool.planning.evaluate.baselines import with_best_buckets
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.planner import frontier, plan
-from deeppool.planning.request import gpu_counts_to_search
+from deeppool.planning.request import cost_table
 from deeppool.planning.search import relaxed_frontier
 from deeppool.planning.search.efficient_plans import efficient_plans
 from deeppool.planning.search.optimality import optimality_factor
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import ROUNDING, Definition
+from tests.planning.searched import buckets_of
 from tests.sampling import examples
 from tests.strategies import (
     computing_problems,
@@ -40,8 +37,7 @@ BUDGETS = (1.0, 1.3, 2.0)
 
 
 def costs_of(profile, cluster, batch):
-    network = Network(cluster, default_model(cluster, "cpu"))
-    return with_best_buckets(price(profile, network, batch, gpu_counts_to_search(cluster.gpus, batch)))
+    return cost_table(profile, cluster, batch)
 
 
 def every_plan(problem):
@@ -92,7 +88,9 @@ def test_no_plan_is_bounded_below_the_fastest_one_where_all_reduces_decide():
 @given(PROBLEMS)
 def test_no_plan_is_faster_than_the_frontier_by_more_than_its_factor(problem):
     found = check_frontier(problem)
-    assert found.points[0].iteration_time <= plan(*problem).iteration_time * (1 + ROUNDING)
+    made = plan(*problem)
+    # Data parallelism may be faster in buckets that are not searched.
+    assert found.points[0].iteration_time <= made.iteration_time * (1 + ROUNDING) or made.buckets != buckets_of(problem)
 
 
 @examples(60)
@@ -112,8 +110,7 @@ def test_a_budget_of_gpu_seconds_buys_a_plan_within_its_factor_of_the_fastest(pr
         budget = limit * made.single_gpu_iteration_time * (1 + ROUNDING)
         assert made.gpu_seconds <= budget
         best = every[every[:, 1] <= budget, 0].min()
-        # DDP's own buckets are not searched.
-        assert best * (1 - ROUNDING) <= made.iteration_time or made.buckets == DDP_BUCKETS
+        assert best * (1 - ROUNDING) <= made.iteration_time or made.buckets != buckets_of(problem)
         assert made.iteration_time <= best * optimality_factor(made.optimality) * (1 + ROUNDING)
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import DDP_BUCKETS, Buckets
+from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS, Buckets
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import ParallelBlock, decompose, layers_of, parts_of
-from deeppool.planning.evaluate.baselines import SEARCHED_BUCKETS
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
 from deeppool.planning.request import gpu_counts_to_search
@@ -92,8 +91,8 @@ def check(problem, limit, which="powers", *, proving=True):
     definition.with_buckets(buckets_of(problem, which))
     least = optimum(definition, limit)
     assert made.iteration_time <= least * factor(made.optimality) * (1 + ROUNDING)
-    # DDP's own buckets are not searched.
-    assert least * (1 - ROUNDING) <= made.iteration_time or made.buckets == DDP_BUCKETS
+    # Data parallelism may be faster in buckets that are not searched.
+    assert least * (1 - ROUNDING) <= made.iteration_time or made.buckets != definition.buckets
     return made, definition
 
 

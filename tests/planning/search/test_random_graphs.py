@@ -13,9 +13,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from deeppool.collectives.buckets import DDP_BUCKETS
+from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
-from deeppool.planning.evaluate.baselines import SEARCHED_BUCKETS
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
 from deeppool.planning.search.shortest_path import PathTable

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import EARLY_BUCKETS
+from deeppool.collectives.buckets import DEFAULT_BUCKETS
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
@@ -58,7 +58,7 @@ class Definition:
             shards = [math.ceil(batch / count) for count in range(1, cluster.gpus + 1)]
             self.gpu_counts = [count for count, shard in enumerate(shards, 1) if shard not in shards[: count - 1]]
         self._known, self._moved, self._links = {}, {}, {}
-        self.buckets = EARLY_BUCKETS
+        self.buckets = DEFAULT_BUCKETS
         self.computing = cluster.measured.sync_computing if cluster.measured else 0.0
 
     def with_buckets(self, buckets):
