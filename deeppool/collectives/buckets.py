@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
+from deeppool.units import format_bytes
 
 BUCKET_BYTES = 25 * 2**20
 """Size at which a bucket is complete; DDP's default (``bucket_cap_mb``)."""
@@ -32,6 +33,14 @@ class Buckets:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidValueError(f"{name} of buckets must be at least {least} bytes, got {value}")
+
+    def __str__(self) -> str:
+        sizes = "" if self.first is None else f"{format_bytes(self.first)}, then "
+        text = f"buckets of {sizes}{format_bytes(self.size)}"
+        if self.alone is None:
+            return text
+        large = "larger gradients" if self.alone == self.size else f"gradients of {format_bytes(self.alone)} or more"
+        return f"{text}, {large} by themselves"
 
     @property
     def largest_joined(self) -> float:

@@ -41,7 +41,7 @@ class CostTable:
     reshard_per_byte: Floats
     """(3, K, K) place, from, to: seconds one way per byte of a sample."""
     overlap: bool
-    """Whether all-reduces overlap the backward pass, in the buckets of a run; else everything waits for each."""
+    """Whether all-reduces overlap the backward pass, in buckets; else everything waits for each."""
     update_per_byte: float = 0.0
     """Seconds of the optimizer's update per byte of parameters, on each GPU that holds them."""
     buckets: Buckets = DEFAULT_BUCKETS

@@ -64,7 +64,7 @@ class Plan:
     cluster: Cluster
     network_model: NetworkModel
     gpu_counts: tuple[int, ...]
-    """Searched counts per layer; ``optimality`` is relative to these."""
+    """Searched counts per layer; ``optimality`` is relative to these, and to the buckets that were searched."""
     gpus: int
     global_batch: int
     amplification_limit: float | None
@@ -103,7 +103,7 @@ class Plan:
     """Whether all-reduces overlap the backward pass: the iteration time counts their exposed part, and GPU-seconds the
     part that neither computing nor transfers hide. False: everything waits for all-reduces."""
     buckets: Buckets = DEFAULT_BUCKETS
-    """Which gradients share an all-reduce where these overlap the backward pass."""
+    """Which gradients share an all-reduce where these overlap the backward pass; a run makes the same buckets."""
     sync_computing: float = 0.0
     """Share of an all-reduce that the cores of its GPUs compute, as the network was measured: what runs beside one
     advances at the rate of 1 - share. 0 on GPUs, and where not measured."""
@@ -273,6 +273,8 @@ class Plan:
         text = layers_text(str(self), self.layers, self.gpu_counts, self.why_not_faster)
         if self.update_time:
             text += f"\n\nThe iteration ends with the optimizer's update, {format_seconds(self.update_time)}"
+        if self.overlap_sync and any(layer.all_reduce for layer in self.layers):
+            text += f"\n\nAll-reduces overlap the backward pass in {self.buckets}"
         if self.sync_computing:
             text += (
                 f"\n\nCores compute for {self.sync_computing:.0%} of an all-reduce's time, which the backward pass "

@@ -40,7 +40,7 @@ gpu_partition        partitions of the GPUs among branches, side by side or in s
 local_search         regions that are not series-parallel
 elimination          the least sum of tables that depend on a few of many variables
 overlap              the fastest plan whose all-reduces overlap the backward pass
-flow_shop            exact overlap for layers in sequence, with the buckets of a run
+flow_shop            exact overlap for layers in sequence, with buckets
 flow_shop_labels     its ways through the last layers
 flow_shop_bounds     what the layers to come add at least to them
 flow_shop_tied       its tied parameters
