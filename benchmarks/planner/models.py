@@ -9,7 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price
 from deeppool.graph.layer import Layer, LayerGraph
-from deeppool.planning.evaluate.baselines import with_best_buckets
+from deeppool.planning.best_buckets import with_best_buckets
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.profiling.table import Measurement, Profile
 

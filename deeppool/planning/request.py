@@ -9,7 +9,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network, NetworkModel, default_model
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.evaluate.baselines import with_best_buckets
+from deeppool.planning.best_buckets import with_best_buckets
 from deeppool.planning.evaluate.memory import MemoryModel
 from deeppool.planning.plan import GpuCounts, LimitScope, Search
 from deeppool.profiling.default_cluster import cluster_of

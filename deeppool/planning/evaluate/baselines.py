@@ -17,9 +17,6 @@ from deeppool.units import format_bytes, format_count, format_seconds
 
 Verdict = Literal["yes", "no", "unknown"]
 """Whether another way to train is worth it; unknown where that takes a measurement."""
-SAME_TIME = 1.002
-"""Times within this factor are equal: of two kinds of buckets the larger ones then have fewer calls, whose own cost on
-the host is not priced."""
 WORTH = 1.03
 """Least gain that is worth another way to train: a few percent are within the error of most predictions."""
 
@@ -209,17 +206,3 @@ def fastest_data_parallel(costs: CostTable, option: int) -> Placement:
         return data_parallel(costs, option)
     found = [data_parallel(replace(costs, buckets=each), option) for each in (*SEARCHED_BUCKETS, DDP_BUCKETS)]
     return min(found, key=lambda plan: plan.iteration_time)
-
-
-def with_best_buckets(costs: CostTable) -> CostTable:
-    """Returns the costs in those buckets, of the sizes that are searched, in which data parallelism is fastest.
-
-    On as many of the GPUs as it is fastest on in the largest of them.
-    """
-    if not costs.overlap:
-        return costs
-    found = [replace(costs, buckets=buckets) for buckets in SEARCHED_BUCKETS]
-    largest = [data_parallel(found[0], option).iteration_time for option in range(len(costs.gpu_counts))]
-    option = largest.index(min(largest))
-    times = [largest[option], *(data_parallel(one, option).iteration_time for one in found[1:])]
-    return next(one for one, seconds in zip(found, times, strict=True) if seconds <= SAME_TIME * min(times))

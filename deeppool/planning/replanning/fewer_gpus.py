@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
-from deeppool.planning.evaluate.baselines import with_best_buckets
+from deeppool.planning.best_buckets import with_best_buckets
 from deeppool.planning.plan import GpuCounts, Plan
 from deeppool.planning.replanning.profile_correction import check_profile_matches
 from deeppool.planning.replanning.replan import plan_again

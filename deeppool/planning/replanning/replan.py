@@ -16,7 +16,7 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.costs.communication import Network
 from deeppool.costs.table import CostTable, price, reprice
 from deeppool.errors import InvalidValueError
-from deeppool.planning.evaluate.baselines import with_best_buckets
+from deeppool.planning.best_buckets import with_best_buckets
 from deeppool.planning.evaluate.schedule import busy_gpu_seconds
 from deeppool.planning.layer_assignment import WHOLE_ITERATION, LayerAssignment
 from deeppool.planning.plan import Plan

@@ -13,7 +13,7 @@ from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, PlanError
-from deeppool.planning.evaluate.baselines import with_best_buckets
+from deeppool.planning.best_buckets import with_best_buckets
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.planning.search.search import search

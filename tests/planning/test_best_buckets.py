@@ -1,0 +1,57 @@
+"""The size of gradient buckets that suits a model and a network."""
+
+from dataclasses import replace
+
+import pytest
+
+import deeppool as dp
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import SEARCHED_BUCKETS
+from deeppool.costs.communication import Network
+from deeppool.costs.table import price
+from deeppool.planning.best_buckets import with_best_buckets
+from deeppool.planning.evaluate.placement import data_parallel
+from deeppool.planning.request import cost_table, gpu_counts_to_search
+from deeppool.planning.search.overlap import search_overlapping
+from tests.strategies import make_graph, profile_from_times
+
+MIB = 2**20
+LAYERS = 16
+
+
+def chosen(link: Link, seconds: float) -> int:
+    """Size in MiB for 16 layers of half a MiB on two GPUs, each of so many seconds for a sample in both passes."""
+    graph = make_graph([(), *((x,) for x in range(LAYERS - 1))], parameter_bytes=[MIB // 2] * LAYERS)
+    profile = profile_from_times(graph, [lambda b: seconds * b] * LAYERS, (1, 2))
+    both = tuple(replace(each, backward=each.forward) for each in profile.measurements)
+    return cost_table(replace(profile, measurements=both), Cluster(2, "by hand", 1, link, link), 2).buckets.size // MIB
+
+
+def test_slow_links_have_small_buckets_and_long_latencies_large_ones() -> None:
+    # A MiB of two layers takes 1 ms, beside the 2 ms of a layer's backward: 1 ms is left at the end, or 4 or 8.
+    assert chosen(Link(MIB / 1e-3, 0.0, "by hand"), 2e-3) == 1
+    # Each bucket takes 40 ms, whatever its size: longer than what is left of the backward when it starts.
+    assert chosen(Link(1e15, 20e-3, "by hand"), 2e-3) == 25
+
+
+def test_of_equal_sizes_the_largest_is_taken() -> None:
+    assert chosen(Link(1e15, 0.0, "by hand"), 2e-3) == 25
+
+
+@pytest.mark.parametrize(("name", "samples"), [("vgg16-h200", 1), ("vgg16-h200", 4), ("resnet50-h200", 4)])
+def test_the_size_is_one_for_the_fastest_plan(name: str, samples: int) -> None:
+    """With a sample a GPU data parallelism of VGG-16 is fastest on 8 of 64 GPUs, in buckets of 4 MiB; plans are not."""
+    network = Network(Cluster(64), "best")
+    costs = price(dp.find_profile(name), network, 64 * samples, gpu_counts_to_search(64, 64 * samples))
+    sizes = [replace(costs, buckets=each) for each in SEARCHED_BUCKETS]
+    times = [search_overlapping(one, None).iteration_time for one in sizes]
+    size = SEARCHED_BUCKETS.index(with_best_buckets(costs).buckets)
+    assert times[size] <= 1.005 * min(times)
+    if (name, samples) == ("vgg16-h200", 1):
+        on_eight = [data_parallel(one, costs.gpu_counts.index(8)).iteration_time for one in sizes]
+        assert times[on_eight.index(min(on_eight))] > 1.05 * min(times)
+
+
+def test_the_papers_model_has_no_buckets() -> None:
+    costs = cost_table(dp.find_profile("vgg16-cpu"), 2, 8, model="paper")
+    assert costs.buckets == dp.plan(dp.find_profile("vgg16-cpu"), 2, 8, network_model="paper").buckets
