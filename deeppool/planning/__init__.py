@@ -2,6 +2,7 @@
 
 planner           dp.plan and dp.frontier: a profile, a cluster and a limit → Plan
 request           validation of a request, and the costs that its search reads
+best_buckets      the size of gradient buckets that suits a model and a network
 quick_plan        a plan within a moment, to show while the search goes on
 assembly          the GPUs that a search chose → Plan
 plan              Plan, the record

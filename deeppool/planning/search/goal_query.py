@@ -18,6 +18,7 @@ from deeppool.planning.search.hill_climbing import climb
 from deeppool.planning.search.limited_costs import ROUNDING
 from deeppool.planning.search.memory_constrained import search_fitting
 from deeppool.planning.search.optimality import certificate
+from deeppool.planning.search.overlap import uniform_plans
 from deeppool.planning.search.search import SearchResult
 from deeppool.units import format_bytes
 
@@ -43,16 +44,16 @@ def search_for_goal(
     compared = DataParallelComparison(float(found.time[0]), data_parallel_times, capacity=capacity)
     # A bounded search may have no plan as fast as data parallelism.
     slowest = max(compared.fastest.seconds, compared.iteration_time) * (1 + TOLERANCE)
-    fast = np.nonzero(found.time <= slowest)[0].tolist()
-    plans = {index: Placement(costs, *found.trace(index)) for index in fast}
-    values = {index: _value(plans[index], jobs, memory) for index in fast}
-    fitting = [index for index in fast if memory.fits(plans[index].gpus, capacity)]
-    best, *others = sorted(fast, key=lambda index: (-values[index], found.time[index]))
-    made = plans[best]
+    plans = [Placement(costs, *found.trace(index)) for index in np.nonzero(found.time <= slowest)[0].tolist()]
+    # Of as many GPU-seconds in more time a background gains, so that not only efficient plans count.
+    plans += [plan for plan in uniform_plans(costs, None, slowest) if plan.iteration_time <= slowest]
+    values = [_value(plan, jobs, memory) for plan in plans]
+    ranked = [plans[x] for x in sorted(range(len(plans)), key=lambda x: (-values[x], plans[x].iteration_time))]
+    fitting = [plan for plan in ranked if memory.fits(plan.gpus, capacity)]
+    made = ranked[0]
     # Where a background has no room beside the plan, one that leaves it whole GPUs may serve better.
-    if best not in fitting or not all(map(_has_room(made, memory), jobs)):
-        known = [plans[index] for index in (best, *others) if index in fitting][:1]
-        made = _fitting(costs, jobs, memory, slowest, known)
+    if fitting[:1] != ranked[:1] or not all(map(_has_room(made, memory), jobs)):
+        made = _fitting(costs, jobs, memory, slowest, fitting[:1])
     gap = made.gpu_seconds / found.least_work(slowest)
     if jobs:
         quickest = min(jobs, key=lambda job: job.sample_time)
@@ -111,6 +112,8 @@ def _fitting(
 
     uniform = [data_parallel(costs, option) for option in range(len(costs.gpu_counts))]
     uniform = [plan for plan in uniform if memory.fits(plan.gpus, capacity)]
+    # In the buckets of the costs it may take a little longer than in others.
+    slowest = max(slowest, min((plan.iteration_time for plan in uniform), default=0.0))
     starts = [*known, *uniform]
     if uniform:
         fastest = search_fitting(costs, None, "layer", memory)

@@ -70,6 +70,17 @@ def test_a_background_worth_more_than_the_foreground_slows_it_to_the_speed_of_da
     assert dp.plan(one_layer(10e-3, 6e-3, 6e-3), 4, 16).iteration_time == made.iteration_time
 
 
+def test_of_equal_gpu_seconds_a_background_gains_by_the_slower_plan():
+    """Four layers of 1 ms, two side by side: 3 ms on two GPUs, or 4 ms on one, which leaves the other one alone."""
+    graph = make_graph([(), (0,), (0,), (1, 2)], parameter_bytes=[0] * 4)
+    cluster = Cluster(2, "by hand", 2, Link(1e15, 0.0, "by hand"))
+    job = profile_from_times(make_graph([()]), [lambda b: 1e-4 * b])
+    profile = profile_from_times(graph, [lambda b: 1e-3] * 4)
+    assert dp.plan(profile, cluster, 8).iteration_time == pytest.approx(3e-3)
+    made = dp.plan(profile, cluster, 8, goal="cluster_throughput", background=job)
+    assert (made.iteration_time, made.gpu_seconds) == (pytest.approx(4e-3), pytest.approx(4e-3))
+
+
 def test_the_bound_is_that_of_the_speed_of_data_parallelism_whatever_is_known_of_slower_plans():
     """VGG-16's frontier as it runs is worst bounded far from data parallelism."""
     profile = dp.find_profile("vgg16-cpu")
