@@ -11,7 +11,7 @@ from deeppool.base.number_checks import real_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.job import Progress
-from deeppool.simulation.cluster.job_costs import DATA_PARALLEL, STRATEGIES, ClusterStrategy
+from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
@@ -116,8 +116,8 @@ def compare_strategies(
         options: further arguments of :func:`simulate_cluster`.
 
     Raises:
-        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`; strategies of
-            data-parallel foregrounds that do not fit into memory are left out.
+        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`; a PlanError
+            only of all strategies, as those under which a foreground does not fit into memory are left out.
     """
     known = load_sources(trace) if sources is None else sources
     cluster = cluster_of_jobs(trace, known, cluster)
@@ -131,20 +131,21 @@ def compare_strategies(
         runs += [(strategy, gpus, None) for gpus in (partitions if strategy == "partition" else (None,))]
     limits = [real_number("amplification_limits", limit) for limit in amplification_limits]
     runs += [("collocated", None, limit) for limit in limits]
-    results, left_out, found = [], [], None
+    results, left_out, found, refused = [], [], None, None
     for number, (strategy, gpus, limit) in enumerate(runs):
         report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(runs))
         jobs = trace if limit is None else with_limit(trace, limit)
         try:
             found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
         except PlanError as error:
-            if strategy not in DATA_PARALLEL:
-                raise
+            refused = error
             left_out.append(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}: {error}")
             continue
         results.append(summarise_strategy(found, limit))
     report("done", 1.0)
-    assert found is not None
+    if found is None:
+        assert refused is not None
+        raise refused
     return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results), tuple(left_out))
 
 

@@ -24,12 +24,18 @@ from numpy.typing import NDArray
 from deeppool.base.sharing import Sharing
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError, PlanError
+from deeppool.planning.evaluate.baselines import (
+    DataParallelComparison,
+    DataParallelTime,
+    data_parallel_times,
+)
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.goal import background_beside, background_jobs, check_fits
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.renumber_gpus import renumber_gpus
+from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.workload import Source, TraceJob
 from deeppool.simulation.device.interference import Interference
@@ -45,6 +51,9 @@ data-parallel    data-parallel foregrounds on GPUs of their own; backgrounds tra
 partition        data-parallel foregrounds on a fixed part of the cluster; backgrounds on the other part
 burst-parallel   burst-parallel foregrounds on GPUs of their own; backgrounds train on the others
 collocated       burst-parallel foregrounds, with backgrounds in their gaps
+
+Foregrounds of all strategies use no more of their GPUs than make them faster. Data parallelism is that which plans are
+compared with: in DDP's buckets if they are faster, and in micro-steps where the whole batch does not fit.
 """
 STRATEGIES: tuple[ClusterStrategy, ...] = get_args(ClusterStrategy)
 DATA_PARALLEL: tuple[ClusterStrategy, ...] = ("data-parallel", "partition")
@@ -71,7 +80,7 @@ class ForegroundCost:
     """Iteration time and busy time of a foreground alone on some GPUs."""
 
     plan: Plan
-    """Plan in which all GPUs are used."""
+    """Plan in which all GPUs are used; of data parallelism the whole batch at once, in the buckets of a run."""
     work: tuple[GpuActivity, ...]
     """Activity of its ranks as planned; ranks with the same activity share an entry."""
     kind: NDArray[np.intp]
@@ -121,6 +130,8 @@ class CostCache:
         self._harvest = harvest_of_idle
         self._conditions = conditions
         self._plans: dict[tuple[object, ...], Plan] = {}
+        self._scales: dict[int, float] = {}
+        """Iteration time of data parallelism over that of its plan, by the identity of the plan."""
         self._costs: dict[tuple[int, Conditions | None], ForegroundCost] = {}
         self._backgrounds: dict[tuple[str, int | None], BackgroundCost] = {}
         self._effects: dict[tuple[int, int, int], InterferenceEffect] = {}
@@ -134,7 +145,7 @@ class CostCache:
         """
         key = (job.source, job.gpus, job.batch, job.amplification_limit)
         if key not in self._plans:
-            self._plans[key] = renumber_gpus(self._make_plan(job))
+            self._plans[key] = self._make_plan(job)
         return self._plans[key]
 
     def _make_plan(self, job: TraceJob) -> Plan:
@@ -146,20 +157,17 @@ class CostCache:
                     f"the source of job '{job.name}' is a plan, and the strategy {self._strategy} needs a profile "
                     "(name the profile, its GPUs and its batch)"
                 )
-            return source
+            return renumber_gpus(source)
         if job.gpus is None or job.batch is None:
             raise InvalidValueError(f"foreground job '{job.name}' of a profile needs gpus and batch")
         cluster = replace(self._cluster, gpus=min(job.gpus, self._foreground_limit))
-        if not burst:
-            needed = memory_model(source, job.batch).replica(cluster.gpus) or 0
-            if cluster.memory is not None and needed > cluster.memory:
-                raise PlanError(
-                    f"job '{job.name}' does not fit by data parallelism on {format_count(cluster.gpus, 'GPU')}: each "
-                    f"needs {format_bytes(needed)}, and has {format_bytes(cluster.memory)} (give it more, a smaller "
-                    "batch, or a strategy of burst-parallel plans)"
-                )
-            return data_parallel_plan(source, cluster, job.batch)
-        return make_plan(source, cluster, job.batch, job.amplification_limit)
+        if burst:
+            return renumber_gpus(make_plan(source, cluster, job.batch, job.amplification_limit))
+        found = fastest_data_parallelism(job.name, source, cluster, job.batch)
+        made = data_parallel_plan(source, replace(cluster, gpus=found.gpus), job.batch)
+        # The plan has the whole batch at once, in the buckets of a run.
+        self._scales[id(made)] = found.seconds / made.iteration_time
+        return made
 
     def foreground(self, job: TraceJob, gpus: tuple[int, ...] | None = None) -> ForegroundCost:
         """Returns the cost of a foreground alone on some GPUs; by default under planned conditions."""
@@ -167,7 +175,7 @@ class CostCache:
         conditions = None if self._conditions is None or gpus is None else self._conditions.on(gpus)
         key = (id(plan), conditions)
         if key not in self._costs:
-            self._costs[key] = _cost(plan, conditions)
+            self._costs[key] = _cost(plan, conditions, self._scales.get(id(plan), 1.0))
         return self._costs[key]
 
     def background(self, job: TraceJob) -> BackgroundCost:
@@ -216,7 +224,26 @@ class CostCache:
         return self._effects[key]
 
 
-def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
+def fastest_data_parallelism(name: str, profile: Profile, cluster: Cluster, batch: int) -> DataParallelTime:
+    """Returns data parallelism of a job on as many GPUs of a cluster as it is fastest on, of those on which it fits.
+
+    Raises:
+        PlanError: it fits on none, or there are more GPUs than samples.
+    """
+    times = data_parallel_times(profile, cost_table(profile, cluster, batch), memory_model(profile, batch))
+    everywhere = times[-1]
+    compared = DataParallelComparison(everywhere.seconds, times, capacity=cluster.memory)
+    if not compared.fitting:
+        raise PlanError(
+            f"job '{name}' does not fit by data parallelism on {format_count(cluster.gpus, 'GPU')}: each needs "
+            f"{format_bytes(everywhere.memory or 0)}, and has {format_bytes(cluster.memory or 0)} (give it more, a "
+            "smaller batch, or a strategy of burst-parallel plans)"
+        )
+    return compared.fastest
+
+
+def _cost(plan: Plan, conditions: Conditions | None, scale: float) -> ForegroundCost:
+    """Returns the cost of a plan whose iterations, of data parallelism, take ``scale`` times as long as planned."""
     work, planned_time = gpu_activities(plan)
     kind = np.zeros(plan.gpus, dtype=np.intp)
     for index, one in enumerate(work):
@@ -225,11 +252,11 @@ def _cost(plan: Plan, conditions: Conditions | None) -> ForegroundCost:
         held = np.zeros(plan.gpus)
         for one in work:
             held[list(one.gpus)] = one.held
-        return ForegroundCost(plan, tuple(work), kind, planned_time, planned_time, held)
+        return ForegroundCost(plan, tuple(work), kind, planned_time, scale * planned_time, scale * held)
     held, times = mean_held(plan, conditions, SAMPLED_ITERATIONS)
     time = fmean(times)
     # Both are sums of the same spans, so a GPU without gaps may exceed the time by a rounding error.
-    return ForegroundCost(plan, tuple(work), kind, planned_time, time, np.minimum(held, time))
+    return ForegroundCost(plan, tuple(work), kind, planned_time, scale * time, scale * np.minimum(held, time))
 
 
 def interference_effect(

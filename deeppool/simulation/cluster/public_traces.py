@@ -22,7 +22,9 @@ from typing import Any, Literal
 
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import DocumentError, InvalidValueError
-from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.evaluate.baselines import data_parallel_times
+from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
 
@@ -87,7 +89,9 @@ def import_trace(
 
     @cache
     def time_of(source: str, gpus: int, batch: int) -> float:
-        return data_parallel_plan(profiles[source], replace(cluster, gpus=gpus), batch * gpus).iteration_time
+        profile, samples = profiles[source], batch * gpus
+        costs = cost_table(profile, replace(cluster, gpus=gpus), samples)
+        return data_parallel_times(profile, costs, memory_model(profile, samples))[-1].seconds
 
     made = []
     for job in fitting:

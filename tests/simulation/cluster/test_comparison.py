@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.transfer_methods import DDP
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.studies.collocation_tradeoff import share
+from deeppool.profiling.table import Profile
 from deeppool.records import files
 from deeppool.simulation.cluster import job_costs
 from deeppool.simulation.cluster.comparison import compare_strategies
@@ -17,6 +19,7 @@ from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, single_foreground_trace
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.simulation.plan.simulate import simulate
+from deeppool.simulation.transfers.compare import compare_transfers
 from tests.planning.searched import plan
 from tests.sampling import examples
 from tests.simulation.cluster.random_traces import random_trace
@@ -51,20 +54,71 @@ def test_every_strategy_is_compared_with_the_partitions_of_the_paper(tmp_path):
     assert all(result.label in str(found) for result in found.results)
 
 
+def keeping(profile: Profile, bytes_a_sample: int) -> Profile:
+    """The same profile of layers of which each keeps so much for the backward pass."""
+    layers = tuple(replace(layer, activation_bytes=bytes_a_sample) for layer in profile.graph.layers)
+    return replace(profile, graph=replace(profile.graph, layers=layers))
+
+
+def test_data_parallelism_is_on_as_many_gpus_as_it_is_fastest_on():
+    """Sums over a slow link take 42 ms on two GPUs and 63 ms on four, one GPU computes for 24 ms: all wait for it."""
+    link = Link(1e8, 1e-5, "made by hand")
+    slow = replace(CLUSTER, inside=link, between=link)
+    found = compare_strategies(STEADY, slow, sources=SOURCES)
+    for result in found.results[:4]:
+        assert result.completion_time == pytest.approx(10 * (16e-3 + 8.16e-3))
+        assert result.speedup == pytest.approx(1)
+    everyone = simulate_cluster(STEADY, slow, sources=SOURCES, strategy="data-parallel")
+    assert [job.gpu_count for job in everyone.jobs] == [1] * 5
+    # The other three train backgrounds.
+    assert everyone.gpu_seconds.background == pytest.approx(3 * everyone.makespan)
+
+
+def test_data_parallelism_that_does_not_fit_accumulates_gradients():
+    """Both layers keep 1 MB a sample: at batch 16 a GPU needs 32 MB and some MiB of parameters; so 8 twice."""
+    found = compare_strategies(STEADY, replace(CLUSTER, memory=30e6), sources={"net": keeping(PROFILE, 10**6)})
+    assert [result.foreground_gpus for result in found.results] == [None, 1, 2, 4, None, None]
+    assert found.results[1].completion_time == pytest.approx(10 * 2 * (8e-3 + 8.08e-3))
+    assert not found.left_out
+    # On a GPU with room for 3 samples no plan holds the 4 of data parallelism on four GPUs.
+    sources = {"net": keeping(PROFILE, 10**6)}
+    found = compare_strategies(STEADY, replace(CLUSTER, memory=14e6), sources=sources)
+    assert [result.foreground_gpus for result in found.results] == [None, 1, 2, 4]
+    assert [line.split(":")[0] for line in found.left_out] == ["burst-parallel", "collocated"]
+    with pytest.raises(PlanError, match="no plan"):
+        compare_strategies(STEADY, replace(CLUSTER, memory=5e6), sources=sources)
+
+
+def test_data_parallelism_is_ddp_in_its_own_buckets_where_these_are_faster():
+    """DDP sums three of four layers of 8 MiB at once, a run each by itself; the oracle simulates transfers."""
+    graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[2**23] * 4)
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 4)
+    profile = replace(profile, measurements=tuple(replace(x, backward=x.forward) for x in profile.measurements))
+    link = Link(1e10, 8e-4, "made by hand")
+    cluster = replace(CLUSTER, inside=link, between=link)
+    ddp = compare_transfers(profile, cluster, 16).plan(DDP).iteration_time
+    assert ddp < 0.99 * data_parallel_plan(profile, cluster, 16).iteration_time
+    trace = replace(STEADY, jobs=STEADY.jobs[:1])
+    found = simulate_cluster(trace, cluster, sources={"net": profile}, strategy="data-parallel")
+    assert found.makespan == pytest.approx(10 * ddp)
+
+
 def test_strategies_whose_data_parallelism_does_not_fit_are_left_out_with_the_reason(tmp_path):
-    """Both layers keep 1 MB a sample: at batch 16 two GPUs hold 16 MB and a MiB each of parameters, and one 32 MB."""
-    graph = replace(PROFILE.graph, layers=tuple(replace(x, activation_bytes=10**6) for x in PROFILE.graph.layers))
-    sources, cluster = {"net": replace(PROFILE, graph=graph)}, replace(CLUSTER, memory=30e6)
-    found = compare_strategies(STEADY, cluster, sources=sources)
-    assert [result.foreground_gpus for result in found.results] == [None, 2, 4, None, None]
-    (line,) = found.left_out
-    assert line.startswith(
+    """Four GPUs hold their 5 samples of 2 MB; two accumulate 4 and 5, and the profile has no time of 4."""
+    profile = replace(profile_from_times(PROFILE.graph, [lambda b: 1e-3 * b] * 2, (5, 16)), update_per_byte=0.0)
+    sources, cluster = {"net": keeping(profile, 10**6)}, replace(CLUSTER, memory=17e6)
+    trace = replace(STEADY, jobs=tuple(replace(x, batch=18 if x.role == "foreground" else 5) for x in STEADY.jobs))
+    found = compare_strategies(trace, cluster, sources=sources)
+    assert [result.foreground_gpus for result in found.results] == [None, 4, None, None]
+    first, second = found.left_out
+    assert first.startswith(
         "partition of 1 GPUs: job 'foreground' does not fit by data parallelism on 1 GPU: each needs "
     )
-    assert f"  left out: {line}" in str(found)
+    assert second.startswith("partition of 2 GPUs: job 'foreground' does not fit by data parallelism on 2 GPUs: ")
+    assert f"  left out: {first}" in str(found)
     assert files.load(files.save(found, tmp_path / "comparison.json")) == found
     with pytest.raises(PlanError, match="does not fit by data parallelism on 1 GPU"):
-        simulate_cluster(STEADY, cluster, sources=sources, strategy="partition", foreground_gpus=1)
+        simulate_cluster(trace, cluster, sources=sources, strategy="partition", foreground_gpus=1)
 
 
 def test_jobs_that_never_have_enough_gpus_are_counted_and_partitions_of_no_use_left_out():

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.transfer_methods import DDP
 from deeppool.errors import DocumentError, InvalidValueError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.simulation.cluster.public_traces import import_trace
 from deeppool.simulation.cluster.simulate import simulate_cluster
+from deeppool.simulation.transfers.compare import compare_transfers
 from tests.strategies import make_graph, profile_from_times
 
 PROFILE = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 8e-3], (1, 8, 16))
@@ -83,6 +85,19 @@ def test_under_data_parallelism_on_a_free_cluster_jobs_last_as_recorded(tmp_path
     simulated = simulate_cluster(workload, CLUSTER, strategy="data-parallel", sources={"net": PROFILE})
     lasted = [job.finish - job.start for job in simulated.jobs]
     assert lasted == pytest.approx([240, 60], rel=1e-3)
+
+
+def test_durations_are_those_of_ddp_in_its_own_buckets_where_these_are_faster(tmp_path) -> None:
+    """DDP sums three of four layers of 8 MiB at once, a run each by itself."""
+    graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[2**23] * 4)
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 4)
+    profile = replace(profile, measurements=tuple(replace(x, backward=x.forward) for x in profile.measurements))
+    link = Link(1e10, 8e-4, "made by hand")
+    cluster = Cluster(8, "by hand", 8, link, link)
+    (tmp_path / "trace").write_text(HELIOS)
+    workload = import_trace(tmp_path / "trace", "helios", {"net": profile}, cluster, per_gpu_batch=4)
+    iteration = compare_transfers(profile, replace(cluster, gpus=4), 16).plan(DDP).iteration_time
+    assert workload.jobs[0].iterations == round(240 / iteration)
 
 
 def test_small_jobs_become_backgrounds_and_larger_ones_than_the_cluster_are_left_out_and_counted(tmp_path) -> None:
