@@ -101,7 +101,7 @@ def partition_marks(shared: SharedCluster, *, dark: bool = False) -> Iterator[go
 
 _HOVER = (
     "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>speed-up %{x:.2f}×, %{customdata[2]} an iteration<br>"
-    "%{y:,.4~r} samples/s: %{customdata[3]}<br>%{customdata[4]}, predicted<extra></extra>"
+    "%{y:,.4~r} samples/s: %{customdata[3]}<br>%{customdata[4]}<extra></extra>"
 )
 
 
@@ -116,7 +116,8 @@ def _hover(point: OperatingPoint, shared: SharedCluster) -> list[str]:
         format_seconds(point.iteration_time),
         f"{format_rate(point.foreground_throughput, 4)} foreground + "
         f"{format_rate(point.background_throughput, 4)} background",
-        f"{point.throughput / alone.throughput:.2f}× data parallel on {format_count(alone.gpus, 'GPU')}",
+        f"{point.throughput / alone.throughput:.2f}× data parallel on {format_count(alone.gpus, 'GPU')}, "
+        f"{'simulated' if point.collocated and shared.interference else 'predicted'}",
     ]
 
 
@@ -139,14 +140,11 @@ def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool)
 def _subtitle(shared: SharedCluster) -> str:
     far = shared.extrapolated_gpu_counts
     note = f", extrapolated on {_choice(far)}" if far else ""
-    idle = (
-        "all idle time harvested, no interference modelled"
-        if shared.harvest_of_idle == 1
-        else f"{100 * shared.harvest_of_idle:g} % of idle time harvested"
-    )
+    basis = "simulated" if shared.interference else "predicted"
     return (
-        f"<b>predicted</b> from {shared.provenance} layer times{note} ({escape(shared.device_name)}); global batch "
-        f"{shared.global_batch}, background batch {shared.background_batch}; {idle}; {shared.optimality}"
+        f"<b>{basis}</b> from {shared.provenance} layer times{note} ({escape(shared.device_name)}); global batch "
+        f"{shared.global_batch}, background batch {shared.background_batch}; {escape(shared.modelled)}; "
+        f"{shared.optimality}"
     )
 
 

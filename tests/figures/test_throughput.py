@@ -81,7 +81,7 @@ def test_hover_texts_say_what_makes_a_point_a_plan():
         "4 GPUs (limit 1.00 of the iteration), 0 for the background alone",
         "10 ms",
         "1,600 foreground + 4,800 background",
-        "4.00× data parallel on 4 GPUs",
+        "4.00× data parallel on 4 GPUs, predicted",
     ]
 
 
@@ -89,10 +89,14 @@ def test_the_subtitle_says_predicted_from_what_and_how_much_is_harvested():
     subtitle = figures.throughput(shared_cluster()).layout.title.subtitle.text
     assert subtitle.replace("<br>", " ") == (
         "<b>predicted</b> from estimated layer times (drawn); global batch 16, background batch 16; "
-        "all idle time harvested, no interference modelled; exact"
+        "100 % of idle time harvested, no interference modelled; exact"
     )
     partly = figures.throughput(shared_cluster(harvest_of_idle=0.6)).layout.title.subtitle.text
-    assert "; 60 % of idle time harvested; " in partly.replace("<br>", " ")
+    assert "; 60 % of idle time harvested, no interference modelled; " in partly.replace("<br>", " ")
+    beside = replace(shared_cluster(), interference="a device, 2026-11-21", optimality="heuristic")
+    simulated = figures.throughput(beside).layout.title.subtitle.text.replace("<br>", " ")
+    assert simulated.startswith("<b>simulated</b> from estimated layer times")
+    assert "; background on every GPU, interference as on a device, 2026-11-21; heuristic" in simulated
     far = figures.throughput(shared_cluster(batch=64)).layout.title.subtitle.text
     assert "extrapolated on 1 or 2 GPUs (drawn)" in far
 

@@ -64,8 +64,6 @@ def _subtitle(shared: tuple[SharedCluster, ...]) -> str:
     """Settings common to all panels; the others are in the hover text."""
     provenance = "estimated" if any(one.provenance == "estimated" for one in shared) else "measured"
     device = ", ".join(dict.fromkeys(one.device_name for one in shared))
-    harvest = " or ".join(dict.fromkeys(f"{100 * one.harvest_of_idle:g} %" for one in shared))
-    return (
-        f"<b>predicted</b> from {provenance} layer times ({escape(device)}); {harvest} of idle time harvested, "
-        "no interference modelled"
-    )
+    basis = "simulated" if any(one.interference for one in shared) else "predicted"
+    modelled = " or ".join(dict.fromkeys(one.modelled for one in shared))
+    return f"<b>{basis}</b> from {provenance} layer times ({escape(device)}); {escape(modelled)}"

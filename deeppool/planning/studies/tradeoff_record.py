@@ -169,6 +169,13 @@ class SharedCluster:
         return self.gpus / self.background_sample_time
 
     @property
+    def modelled(self) -> str:
+        """What the points assume of idle time and interference, for captions."""
+        if self.interference:
+            return f"background on every GPU, interference as on {self.interference}"
+        return f"{100 * self.harvest_of_idle:g} % of idle time harvested, no interference modelled"
+
+    @property
     def crowded(self) -> int:
         """Number of points with idle GPUs that have no room for the background, by what it trains without one."""
         if self.interference:

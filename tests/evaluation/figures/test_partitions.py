@@ -1,5 +1,7 @@
 """Several foregrounds on one cluster: a panel each, one legend, everything inside."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool.errors import InvalidValueError
@@ -34,6 +36,14 @@ def test_axes_start_at_zero_hold_everything_and_have_units():
     subtitle = figure.layout.title.subtitle.text.replace("<br>", " ")
     assert subtitle.startswith("<b>predicted</b> from estimated layer times")
     assert "no interference modelled" in subtitle
+
+
+def test_simulated_interference_is_named():
+    """The notebook of figure 10 draws plans that were simulated beside backgrounds."""
+    figure = figures.partitions(replace(shared_cluster(), interference="a device, 2026-11-21", optimality="heuristic"))
+    subtitle = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert subtitle.startswith("<b>simulated</b> from estimated layer times")
+    assert subtitle.endswith("; background on every GPU, interference as on a device, 2026-11-21")
 
 
 @pytest.mark.parametrize(
