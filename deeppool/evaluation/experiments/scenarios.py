@@ -8,7 +8,6 @@ from deeppool.base.sharing import Policy, Sharing
 from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.errors import InvalidValueError
-from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.plan import Plan
 from deeppool.planning.planner import plan as make_plan
 from deeppool.planning.studies.collocation_tradeoff import share
@@ -18,12 +17,13 @@ from deeppool.profiling.table import Profile
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
-from deeppool.simulation.cluster.workload import Source, WorkloadTrace, single_foreground_trace
+from deeppool.simulation.cluster.workload import Source, single_foreground_trace
 from deeppool.simulation.device.interference import Interference
 from deeppool.units import format_count, format_rate, format_seconds
 
 ScenarioName = Literal["DP", "BP", "BP + Col"]
-"""DP: data parallel foreground alone; BP: burst parallel alone; BP + Col: burst parallel, a background on each GPU."""
+"""DP: data parallel foreground, on the GPUs on which it is fastest; BP: burst parallel; BP + Col: burst parallel, a
+background in the idle time of each GPU. GPUs that the foreground never uses train a background in all three."""
 ITERATIONS = 100
 
 
@@ -139,20 +139,20 @@ def three_scenarios(
         network_model=network_model,
     )
     chosen = _plan(shared, profile, foreground_loss, network_model)
-    everywhere = data_parallel_plan(profile, cluster, global_batch, network_model=network_model)
-    sources: dict[str, Source] = {"data parallel": everywhere, "background": profile, "plan": chosen}
+    sources: dict[str, Source] = {"background": profile, "plan": chosen}
 
-    def simulate(source: str, strategy: ClusterStrategy, beside: bool) -> ClusterSimulation:
-        trace = single_foreground_trace(
-            source,
-            cluster.gpus,
-            global_batch,
-            background="background",
-            background_batch=shared.background_batch,
-            iterations=ITERATIONS,
-        )
+    trace = single_foreground_trace(
+        "plan",
+        cluster.gpus,
+        global_batch,
+        background="background",
+        background_batch=shared.background_batch,
+        iterations=ITERATIONS,
+    )
+
+    def simulate(strategy: ClusterStrategy) -> ClusterSimulation:
         return simulate_cluster(
-            trace if beside else _without_backgrounds(trace),
+            trace,
             cluster,
             strategy=strategy,
             sources=sources,
@@ -161,10 +161,10 @@ def three_scenarios(
             harvest_of_idle=harvest_of_idle,
         )
 
+    alone = shared.data_parallel
     simulated: dict[ScenarioName, ClusterSimulation] = {
-        "DP": simulate("data parallel", "burst-parallel", beside=False),
-        "BP": simulate("plan", "burst-parallel", beside=False),
-        "BP + Col": simulate("plan", "collocated", beside=True),
+        "BP": simulate("burst-parallel"),
+        "BP + Col": simulate("collocated"),
     }
     return ThreeScenarios(
         model=shared.model,
@@ -172,7 +172,10 @@ def three_scenarios(
         global_batch=global_batch,
         background_batch=shared.background_batch,
         plan=chosen,
-        scenarios=tuple(_scenarios(simulated)),
+        scenarios=(
+            Scenario("DP", alone.iteration_time, alone.foreground_throughput, alone.background_throughput),
+            *_scenarios(simulated),
+        ),
         background_alone_throughput=shared.background_alone_throughput,
         single_gpu_iteration_time=shared.single_gpu_iteration_time,
         device_name=shared.device_name,
@@ -186,7 +189,7 @@ def three_scenarios(
 def _plan(shared: SharedCluster, profile: Profile, foreground_loss: float, network_model: NetworkModel | None) -> Plan:
     fastest = shared.points[0].speedup
     # A search that is bounded may have no plan as fast as data parallelism.
-    least = max((1 - foreground_loss) * fastest, min(fastest, shared.data_parallel_partitions[-1].speedup))
+    least = max((1 - foreground_loss) * fastest, min(fastest, shared.data_parallel.speedup))
     point = shared.highest_throughput(least).point
     cluster = replace(shared.cluster, gpus=point.gpus)
     return make_plan(
@@ -197,10 +200,6 @@ def _plan(shared: SharedCluster, profile: Profile, foreground_loss: float, netwo
         limit_scope="iteration",
         network_model=network_model,
     )
-
-
-def _without_backgrounds(trace: WorkloadTrace) -> WorkloadTrace:
-    return replace(trace, jobs=tuple(job for job in trace.jobs if job.role == "foreground"))
 
 
 def _scenarios(simulated: dict[ScenarioName, ClusterSimulation]) -> Iterator[Scenario]:
