@@ -70,20 +70,25 @@ def partition_table(shared: "SharedCluster") -> str:
 def _rows(shared: "SharedCluster") -> Iterator[tuple[str, ...]]:
     from deeppool.units import format_rate
 
-    for match, burst in zip(shared.comparisons(), shared.burst_parallel_partitions, strict=True):
+    burst_parallel = {point.gpus: point for point in shared.burst_parallel_partitions}
+    for match in shared.comparisons():
         still = match.partition
+        # Data parallelism accumulates gradients where no plan fits.
+        burst = burst_parallel.get(still.gpus)
         yield (
             f"{still.gpus} + {shared.gpus - still.gpus} GPUs",
             f"{still.speedup:.2f}x",
             format_rate(still.throughput, 4),
-            f"{burst.speedup:.2f}x, {format_rate(burst.throughput, 4)}",
+            "does not fit" if burst is None else f"{burst.speedup:.2f}x, {format_rate(burst.throughput, 4)}",
             _gain(match.fastest, "speedup", still),
             _gain(match.highest_throughput, "throughput", still),
         )
 
 
-def _gain(point: "OperatingPoint", what: str, still: "OperatingPoint") -> str:
+def _gain(point: "OperatingPoint | None", what: str, still: "OperatingPoint") -> str:
     """A collocated plan's value, its gain over the partition, its GPUs and its iteration limit."""
+    if point is None:
+        return "no plan"
     from deeppool.costs.amplification import format_limit
     from deeppool.units import format_growth, format_rate
 

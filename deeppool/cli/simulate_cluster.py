@@ -52,7 +52,7 @@ def simulate_cluster(
 ) -> None:
     """Simulate the jobs of a workload TRACE: completion time of each job, throughput of the cluster.
 
-    Foregrounds use as many of their GPUs as they are fastest on. A data-parallel foreground whose batch does not fit into
+    Foregrounds use as many of their GPUs as they are fastest on. A data-parallel one whose batch does not fit into
     memory accumulates gradients over micro-steps.
 
     Example: `deeppool cluster simulate examples/workload.json --gpus 64 --strategy all`

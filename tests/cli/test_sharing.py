@@ -53,6 +53,19 @@ def test_a_limit_in_the_table_permits_its_plan(profile, tmp_path):
         assert 0 <= limit - point.amplification_limit * (1 - 1e-9) < 1.1e-4
 
 
+def test_partitions_in_which_only_micro_steps_fit_are_in_the_table(tmp_path):
+    """Of 1 MB a sample two GPUs hold 8 each; one accumulates, which no plan does. Three GPUs train 30,000 others."""
+    graph = make_graph([()], activation_bytes=[10**6])
+    file = dp.save(profile_from_times(graph, [lambda batch: 1e-3 * batch + 8e-3]), tmp_path / "front.json")
+    job = dp.save(profile_from_times(make_graph([()]), [lambda batch: 1e-4 * batch]), tmp_path / "back.json")
+    done = frontier(file, "--background", job, "--memory", "10MB")
+    assert done.exit_code == 0, done.output
+    row = next(line for line in done.stdout.splitlines() if "1 + 3 GPUs" in line)
+    assert " ".join(row.split()) == (
+        "1 + 3 GPUs 0.75x 30,500 does not fit no plan 21,000 (-31.1 %; 2 GPUs, limit 1.3334)"
+    )
+
+
 def test_the_table_of_many_gpus_is_not_cut_off(profile, background):
     shared = dp.share(dp.load(profile), 1024, 1024, dp.load(background))
     assert "…" not in partition_table(shared)

@@ -14,8 +14,9 @@ figure contains.
 
 Candidates are the efficient plans on every k: those that no other plan on k GPUs beats in iteration time and
 GPU-seconds. The points are the candidates that none of the others beats in speed-up and background throughput. They
-match every static partition of k GPUs, since the frontier on k has a plan that is as fast and the GPUs outside
-are the same.
+match every static partition of k GPUs whose foreground is a plan, since the frontier on k has a plan that is as fast
+and the GPUs outside are the same. They may not match one of DDP, which may have other buckets, or accumulate gradients
+where no plan fits; nor any where interference costs them more.
 """
 
 from dataclasses import dataclass
@@ -80,20 +81,21 @@ class PartitionComparison:
     """A static partition compared with collocation, as in DeepPool's section 7.1."""
 
     partition: OperatingPoint
-    fastest: OperatingPoint
-    """The fastest collocated plan with at least the partition's cluster throughput."""
-    highest_throughput: OperatingPoint
-    """The collocated plan of highest cluster throughput that is at least as fast as the partition."""
+    fastest: OperatingPoint | None
+    """The fastest collocated plan with at least the partition's cluster throughput; None: no plan has as much."""
+    highest_throughput: OperatingPoint | None
+    """The collocated plan of highest cluster throughput that is at least as fast as the partition; None: none is."""
 
     @property
-    def speedup_gain(self) -> float:
+    def speedup_gain(self) -> float | None:
         """Relative gain of the foreground at the partition's throughput or more: 0.38 is 38 %."""
-        return self.fastest.speedup / self.partition.speedup - 1
+        return None if self.fastest is None else self.fastest.speedup / self.partition.speedup - 1
 
     @property
-    def throughput_gain(self) -> float:
+    def throughput_gain(self) -> float | None:
         """Relative gain of the cluster at the partition's speed-up or more: 0.25 is 25 %."""
-        return self.highest_throughput.throughput / self.partition.throughput - 1
+        most = self.highest_throughput
+        return None if most is None else most.throughput / self.partition.throughput - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +251,20 @@ class SharedCluster:
         """Returns each data-parallel partition with the best collocated plans."""
         return tuple(map(self._compare, self.data_parallel_partitions))
 
+    @property
+    def speedup_gains(self) -> tuple[float, ...]:
+        """Gain in speed over each data-parallel partition that a plan matches in throughput."""
+        return tuple(each.speedup_gain for each in self.comparisons() if each.speedup_gain is not None)
+
+    @property
+    def throughput_gains(self) -> tuple[float, ...]:
+        """Gain in throughput over each data-parallel partition that a plan matches in speed."""
+        return tuple(each.throughput_gain for each in self.comparisons() if each.throughput_gain is not None)
+
     def _compare(self, partition: OperatingPoint) -> PartitionComparison:
         enough = partition.throughput * (1 - TOLERANCE)
-        # A bounded search, or one whose plans do not all fit, may lack a match; the partition then replaces it.
-        fastest = next((point for point in self.points if point.throughput >= enough), partition)
-        return PartitionComparison(partition, fastest, self._highest_throughput(partition.speedup) or partition)
+        fastest = next((point for point in self.points if point.throughput >= enough), None)
+        return PartitionComparison(partition, fastest, self._highest_throughput(partition.speedup))
 
     def _highest_throughput(self, speedup: float) -> OperatingPoint | None:
         fast = [point for point in self.points if point.speedup >= speedup * (1 - TOLERANCE)]

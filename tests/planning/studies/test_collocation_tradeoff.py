@@ -387,6 +387,22 @@ def test_a_plan_that_holds_all_gpus_all_the_time_leaves_zero_not_less(problem, h
     assert min(point.background_throughput for point in shared.points) >= 0
 
 
+def test_a_partition_that_no_plan_matches_has_no_gain():
+    """On one GPU two micro-steps take 20 ms, and no plan fits; with interference no plan is as fast as a partition."""
+    only_two = share(
+        keeps_activations(), Cluster(2, inside=Link(1e15, 0.0, "made by hand")), 16, background(), memory=50e6
+    )
+    alone, both = only_two.comparisons()
+    assert only_two.points[0].throughput < alone.partition.throughput
+    assert (alone.fastest, alone.speedup_gain) == (None, None)
+    assert alone.throughput_gain < 0 <= both.speedup_gain
+    assert only_two.speedup_gains == (both.speedup_gain,)
+    assert only_two.throughput_gains == (alone.throughput_gain, both.throughput_gain)
+    slowed = [replace(point, speedup=point.speedup / 2) for point in only_two.points]
+    _, both = replace(only_two, points=tuple(slowed), interference="a device").comparisons()
+    assert (both.highest_throughput, both.throughput_gain) == (None, None)
+
+
 def test_any_gpu_count_may_be_a_partition():
     shared = share(perfect(), 6, 16, background(), gpu_counts="all")
     assert [point.gpus for point in shared.data_parallel_partitions] == [1, 2, 3, 4, 6]
