@@ -43,12 +43,12 @@ def judge(technique: str, gain: float, error: float | None, evidence: str, next_
     Args:
         technique: see :class:`Finding`, as the other texts.
         gain: speed or throughput in times that of the baseline.
-        error: relative error of the layer times; None: they were measured, or it is unknown.
+        error: relative median error of the layer times; None: they were measured, or it is unknown.
         evidence: facts behind the gain.
         next_step: command or call that makes use of the technique.
     """
     verdict = verdict_on(gain, error)
-    doubt = f"; within the ± {100 * (error or 0.0):.0f} % of the estimate" if verdict == "unknown" else ""
+    doubt = f"; within the median error of estimates, {100 * (error or 0.0):.0f} %" if verdict == "unknown" else ""
     return Finding(technique, verdict, gain, evidence + doubt, next_step)
 
 

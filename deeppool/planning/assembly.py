@@ -58,8 +58,8 @@ def assemble_plan(
     compared = DataParallelComparison(iteration_time, (*fewer, everywhere), profile.error, capacity=cluster.memory)
     if compared.within_error:
         caveats += (
-            f"the gain over data parallelism{compared.where}, {100 * (compared.gain - 1):.1f} %, is within the error "
-            f"of estimated layer times, ± {100 * (profile.error or 0.0):.0f} % (measure a profile to decide)",
+            f"the gain over data parallelism{compared.where}, {100 * (compared.gain - 1):.1f} %, is within the "
+            f"median error of estimates, {100 * (profile.error or 0.0):.0f} % (measure a profile to decide)",
         )
     return Plan(
         model=graph.model,

@@ -318,6 +318,6 @@ class Plan:
                 f"{len(self.layers)} layers are over the limit"
             )
         if self.provenance == "estimated":
-            known = "" if self.error is None else f", ± {100 * self.error:.0f} %"
+            known = "" if self.error is None else f", median error {100 * self.error:.0f} %"
             text += f"; layer times estimated for {self.device_name}{known}"
         return "; caution: ".join([text, *self.caveats])

@@ -245,7 +245,7 @@ class Profile:
     def __str__(self) -> str:
         ends = dict.fromkeys((self.batch_sizes[0], self.batch_sizes[-1]))
         times = ", ".join(f"{format_seconds(self.iteration_time(batch))} at batch {batch}" for batch in ends)
-        known = "" if self.error is None else f", ± {100 * self.error:.0f} %,"
+        known = "" if self.error is None else f", median error {100 * self.error:.0f} %,"
         return (
             f"{self.graph}; {self.provenance}{known} on {self.device_name} ({self.device}, {self.precision}, "
             f"{f'{graphs_name(self.device)}, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"

@@ -334,7 +334,7 @@ def test_a_gain_within_the_error_of_the_estimate_is_unknown() -> None:
     errors = {"yes": measured.gain - 1 - 1e-6, "unknown": measured.gain - 1 + 1e-6}
     for verdict, error in errors.items():
         found = advise(replace(profile, error=error))["collocation"]
-        assert (found.verdict, "of the estimate" in found.evidence) == (verdict, verdict == "unknown")
+        assert (found.verdict, "median error of estimates" in found.evidence) == (verdict, verdict == "unknown")
     figure = figures.of(dp.advise(replace(profile, error=10.0), FOUR, 8))
     assert "unknown" in " ".join(figure.data[0].text)
 
