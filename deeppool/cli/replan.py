@@ -29,7 +29,8 @@ def replan(
 ) -> None:
     """Correct the layer times of PROFILE by a RUN of PLAN, and plan again with them.
 
-    Reports the gain of the new plan, and recommends it only if the gain exceeds the noise and the cost of a restart.
+    Reports the predicted gain of the new plan, and recommends it if that is more than --hysteresis, as measured times
+    are noisy and a change restarts all ranks, or if PLAN exceeds its limit at the corrected times.
 
     Example: `deeppool replan plan.json vgg16.json run.json -o plan2.json`
     """

@@ -91,8 +91,8 @@ class Replan:
     def __str__(self) -> str:
         count, limit = len(self.before.layers), self.before.amplification_limit
         text = (
-            f"{self.before.model}: times of {len(self.changed_layers)} of {count} layers changed; the plan now takes "
-            f"{format_seconds(self.before.iteration_time)} an iteration, the best one "
+            f"{self.before.model}: times of {len(self.changed_layers)} of {count} layers changed; predicted with them, "
+            f"the plan takes {format_seconds(self.before.iteration_time)} an iteration, the best one found "
             f"{format_seconds(self.after.iteration_time)}: gain {format_seconds(self.gain)} "
             f"({format_percent(self.relative_gain)})"
         )

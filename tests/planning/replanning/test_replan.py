@@ -255,6 +255,7 @@ def test_a_gain_below_the_hysteresis_changes_nothing(hysteresis, recommended):
     assert again.plan is (again.after if recommended else again.before)
     assert again.before.optimality == "bound 1.039"
     assert ("change to the new plan" if recommended else "keep the plan") in str(again)
+    assert "; predicted with them, the plan takes 2.16 ms an iteration, the best one found 2.08 ms: " in str(again)
 
 
 @pytest.mark.parametrize(("factor", "recommended"), [(0.9, False), (0.8, True)])
