@@ -34,7 +34,7 @@ def scaling(
     ] = None,
     network_model: Annotated[
         Literal["ring", "halving-doubling", "hierarchical", "best", "paper"],
-        typer.Option(help="Cost model of all-reduces; paper is DeepPool's simpler model."),
+        typer.Option(help="Cost model of all-reduces; paper is DeepPool's, in which nothing overlaps."),
     ] = "best",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the study (JSON).")] = None,
     as_json: AsJson = False,
@@ -42,7 +42,8 @@ def scaling(
     """Predict the time to accuracy on more GPUs and faster networks: weak, strong and batch-optimal scaling.
 
     Weak scaling fixes the per-GPU batch, strong scaling the global batch; batch-optimal scaling uses the global batch
-    with the shortest time to accuracy at each GPU count. All three are predicted data parallel and burst parallel.
+    with the shortest time to accuracy at each GPU count. All three are predicted data parallel, every layer on all
+    GPUs, and burst parallel. All-reduces overlap the backward pass as in a run, but not with --network-model paper.
 
     Format of a steps file: `{"format": "deeppool/steps-table", "version": 1, "name": "my model to 70 %", "source":
     "trained in May", "pairs": [[256, 90000], [1024, 30000], [8192, 12000]]}`

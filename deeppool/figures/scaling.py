@@ -195,5 +195,5 @@ def _subtitle(study: ScalingStudy) -> str:
     source = shorten(study.steps_source, _STEPS - len(name))
     return (
         f"<b>predicted</b> from {study.provenance} layer times ({escape(study.device_name)}), all-reduce model "
-        f"{study.network_model}; steps of {escape(name)} ({escape(source)})"
+        f"{study.network_model}, {study.overlap}; steps of {escape(name)} ({escape(source)})"
     )

@@ -4,16 +4,22 @@ The experiment behind figures 1 to 3 of DeepPool (section 2). The time to accura
 times the steps that the global batch needs. *Weak scaling* keeps the per-GPU batch and loses steps to sample
 efficiency; *strong scaling* keeps the global batch and loses time to small batches and to the network;
 *batch-optimal scaling* takes the global batch that reaches the accuracy soonest at each GPU count. Each of
-them is data parallel, as in the paper, and burst parallel, by the exact search.
+them is data parallel, every layer on all GPUs, and burst parallel.
+
+Iterations are priced as they run: all-reduces overlap the backward pass in buckets, and data parallelism is that which
+plans are compared with. A search with overlap takes too long for hundreds of points, so a burst-parallel point is the
+plan of the exact search without it, timed as it runs, or data parallelism on some of the GPUs if that is faster. In the
+paper's model (``network_model="paper"``) nothing overlaps, and points are what the exact search finds.
 
 A network of some speed is a cluster with that bandwidth between any two GPUs: full bisection, as the paper
-assumes. Nothing overlaps, and the memory of a GPU is no limit here.
+assumes. The memory of a GPU is no limit here.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from typing import NamedTuple
 
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
@@ -23,7 +29,9 @@ from deeppool.costs.communication import Network, NetworkModel
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError, MissingProfileError, MissingStepsError, PlanError
 from deeppool.job import Progress
-from deeppool.planning.planner import plan_from_costs
+from deeppool.planning.evaluate.baselines import DataParallelTime, data_parallel_times
+from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.request import MAXIMUM_BATCH, check_batch, check_limit, gpu_counts_to_search
 from deeppool.planning.search.search import search
 from deeppool.planning.studies.scaling_record import (
@@ -74,9 +82,10 @@ def scaling(
     """Returns the time to accuracy by weak, strong and batch-optimal scaling, data parallel and burst parallel.
 
     Batch-optimal scaling tries global batches of at least a sample per GPU, per-GPU batches up to the
-    profile's largest or weak scaling's, and the batches of weak and strong scaling. Data parallel it tries every
-    per-GPU batch up to 4,096, which is exact where steps never rise with the batch, and above it some at most 0.05 %
-    apart; burst parallel, where each batch is a search of its own, the powers of two and the best data-parallel batch.
+    profile's largest or weak scaling's, and the batches of weak and strong scaling. Data parallel in the paper's model,
+    and on one GPU, it tries every per-GPU batch up to 4,096, which is exact where steps never rise with the batch, and
+    above it some at most 0.05 % apart; else, where each batch takes a schedule or a search of its own, the powers of
+    two and the best batch of data parallelism without overlap.
 
     Args:
         profile: layer times; a point that uses times above its largest batch is marked, one that needs times
@@ -87,7 +96,8 @@ def scaling(
         global_batch: global batch of strong scaling.
         per_gpu_batch: batch of weak scaling; None: ``global_batch``, so that both start from the same iteration.
         amplification_limit: limit of every layer of the burst-parallel plans, as for :func:`deeppool.plan`.
-        network_model: pattern of the all-reduces, see ``deeppool.costs.communication``; ``paper`` is DeepPool's.
+        network_model: pattern of the all-reduces, see ``deeppool.costs.communication``; ``paper`` is DeepPool's model,
+            in which nothing overlaps them and updates take no time.
         latency: latency of every link, seconds.
         on_progress: called for every GPU count at every network speed.
 
@@ -176,6 +186,16 @@ class _Job:
         return whole_number(f"steps of '{self.accuracy.name}' at batch {batch}", self.accuracy.steps(batch))
 
 
+class _Iteration(NamedTuple):
+    """A predicted iteration."""
+
+    seconds: float
+    gpu_seconds: float
+    fewest: int
+    """GPUs of the layer that has the fewest."""
+    optimality: str
+
+
 class _Site:
     """Predictions for one GPU count on one network."""
 
@@ -184,21 +204,19 @@ class _Site:
         self.network = Network(full_bisection(gpus, bandwidth, latency), job.network_model)
         self.counts = gpu_counts_to_search(gpus, gpus)
         self.sync = sum(self.network.all_reduce_time(gpus, size) for size in job.profile.graph.gradient_bytes)
+        # On one GPU nothing is sent, so that an iteration is a sum in any model.
+        self._in_sequence = gpus == 1 or job.network_model == "paper"
+        self._update = 0.0 if job.network_model == "paper" else sum(job.profile.update_times())
+        self._known: dict[tuple[Parallelism, int], _Iteration] = {}
 
     def point(self, strategy: Strategy, parallelism: Parallelism, single_time: float) -> ScalingPoint:
         """Returns the point of one strategy; its speed-up is relative to ``single_time``."""
         batch = self._batch(strategy, parallelism)
         steps = self.job.steps(batch)
-        if parallelism == "data-parallel":
-            iteration, optimality = self._iteration_time(batch, parallelism), "exact"
-            gpu_seconds, widest = iteration * self.gpus, self._per_gpu_batch(batch)
-        else:
-            limit = self.job.amplification_limit
-            found = plan_from_costs(self.job.profile, self._costs(batch), limit, "layer")
-            iteration, optimality, gpu_seconds = found.iteration_time, found.optimality, found.gpu_seconds
-            # A limit is relative to one GPU, which then holds the whole batch.
-            fewest = min(layer.gpu_count for layer in found.layers) if limit is None else 1
-            widest = -(-batch // fewest)
+        found = self._iteration(batch, parallelism)
+        # A limit is relative to one GPU, which then holds the whole batch.
+        limited = parallelism == "burst-parallel" and self.job.amplification_limit is not None
+        widest = -(-batch // (1 if limited else found.fewest))
         return ScalingPoint(
             strategy=strategy,
             parallelism=parallelism,
@@ -206,13 +224,13 @@ class _Site:
             gpus=self.gpus,
             global_batch=batch,
             per_gpu_batch=self._per_gpu_batch(batch),
-            iteration_time=iteration,
+            iteration_time=found.seconds,
             steps=steps,
-            time_to_accuracy=steps * iteration,
-            speedup=single_time / (steps * iteration),
-            gpu_seconds=steps * gpu_seconds,
+            time_to_accuracy=steps * found.seconds,
+            speedup=single_time / (steps * found.seconds),
+            gpu_seconds=steps * found.gpu_seconds,
             extrapolated=widest > self.job.profile.batch_sizes[-1],
-            optimality=optimality,
+            optimality=found.optimality,
         )
 
     def best_batch(self, parallelism: Parallelism) -> int:
@@ -221,11 +239,30 @@ class _Site:
         Raises:
             MissingStepsError: none has both layer times and steps.
         """
+        if parallelism == "data-parallel" and self._in_sequence:
+            return self._best_in_sequence
+        tried = sorted({*self._batches(1), self._best_in_sequence})
+        return self._best(tried, lambda batch: self._iteration(batch, parallelism).seconds)
+
+    def time_to_accuracy(self, batch: int, parallelism: Parallelism) -> float:
+        """Returns the seconds to accuracy with a global batch.
+
+        Raises:
+            MissingProfileError, MissingStepsError, PlanError: the point cannot be predicted.
+        """
+        return self.job.steps(batch) * self._iteration(batch, parallelism).seconds
+
+    @cached_property
+    def _best_in_sequence(self) -> int:
+        """The best batch of data parallelism in which nothing overlaps."""
+        return self._best(self._batches(BATCHES_PER_OCTAVE), self._seconds_in_sequence)
+
+    def _best(self, batches: Iterable[int], seconds: Callable[[int], float]) -> int:
         best: tuple[float, int] | None = None
         errors: list[str] = []
-        for batch in self._candidates(parallelism):
+        for batch in batches:
             try:
-                reached = (self.time_to_accuracy(batch, parallelism), batch)
+                reached = (self.job.steps(batch) * seconds(batch), batch)
             except UNKNOWN as error:
                 errors.append(str(error))
             else:
@@ -237,46 +274,59 @@ class _Site:
             )
         return best[1]
 
-    def time_to_accuracy(self, batch: int, parallelism: Parallelism) -> float:
-        """Returns the seconds to accuracy with a global batch.
-
-        Raises:
-            MissingProfileError, MissingStepsError, PlanError: the point cannot be predicted.
-        """
-        return self.job.steps(batch) * self._iteration_time(batch, parallelism)
-
     def _batch(self, strategy: Strategy, parallelism: Parallelism) -> int:
         if strategy == "weak":
             return self.job.per_gpu_batch * self.gpus
         return self.job.global_batch if strategy == "strong" else self.best_batch(parallelism)
 
-    def _candidates(self, parallelism: Parallelism) -> list[int]:
-        """Returns the global batches, ascending.
+    def _batches(self, per_octave: int) -> list[int]:
+        """Returns global batches, ascending: those of weak and strong scaling, and some from each one to its double.
 
         Between two multiples of the GPU count the largest shard, and so a data-parallel iteration, is that of
         the larger one, which needs the fewest steps.
         """
         largest = max(self.job.profile.batch_sizes[-1], self.job.per_gpu_batch)
-        octaves = [2**exponent for exponent in range(largest.bit_length())]
-        per_gpu: Iterable[int] = (
+        octaves = (2**exponent for exponent in range(largest.bit_length()))
+        per_gpu = (
             samples
             for first in octaves
-            for samples in range(first, min(2 * first, largest + 1), -(-first // BATCHES_PER_OCTAVE))
+            for samples in range(first, min(2 * first, largest + 1), -(-first // per_octave))
         )
         also = {self.job.per_gpu_batch * self.gpus, self.job.global_batch}
-        if parallelism == "burst-parallel":
-            per_gpu = octaves
-            also.add(self.best_batch("data-parallel"))
         return sorted(also.union(samples * self.gpus for samples in per_gpu))
 
-    def _iteration_time(self, batch: int, parallelism: Parallelism) -> float:
-        if parallelism == "data-parallel":
-            return self.job.compute(self._per_gpu_batch(batch)) + self.sync
-        return search(self._costs(batch), self.job.amplification_limit).iteration_time
+    def _iteration(self, batch: int, parallelism: Parallelism) -> _Iteration:
+        key = parallelism, batch
+        if key not in self._known:
+            predict = self._data_parallel if parallelism == "data-parallel" else self._burst_parallel
+            self._known[key] = predict(batch)
+        return self._known[key]
 
-    def _costs(self, batch: int) -> CostTable:
+    def _data_parallel(self, batch: int) -> _Iteration:
+        if self._in_sequence:
+            seconds = self._seconds_in_sequence(batch)
+        else:
+            seconds = self._times(batch, price(self.job.profile, self.network, batch, (self.gpus,)))[-1].seconds
+        return _Iteration(seconds, seconds * self.gpus, self.gpus, "exact")
+
+    def _burst_parallel(self, batch: int) -> _Iteration:
         check_batch(self.gpus, batch)
-        return replace(price(self.job.profile, self.network, batch, self.counts), overlap=False)
+        costs, limit = price(self.job.profile, self.network, batch, self.counts), self.job.amplification_limit
+        found = search(replace(costs, overlap=False), limit)
+        placed = Placement(costs, found.choices, found.starts)
+        fewest = min(placed.gpu_count(layer) for layer in range(len(found.choices)))
+        optimality = "heuristic" if costs.overlap else found.optimality
+        ways = [_Iteration(placed.iteration_time, placed.gpu_seconds, fewest, optimality)]
+        if costs.overlap and limit is None:
+            times = self._times(batch, costs)
+            ways += [_Iteration(one.seconds, one.gpu_seconds, one.gpus, optimality) for one in times]
+        return min(ways)
+
+    def _times(self, batch: int, costs: CostTable) -> tuple[DataParallelTime, ...]:
+        return data_parallel_times(self.job.profile, costs, memory_model(self.job.profile, batch))
+
+    def _seconds_in_sequence(self, batch: int) -> float:
+        return self.job.compute(self._per_gpu_batch(batch)) + self.sync + self._update
 
     def _per_gpu_batch(self, batch: int) -> int:
         """Returns the samples of the largest shard."""

@@ -42,7 +42,8 @@ class ScalingPoint:
     extrapolated: bool
     """Whether a layer time that it uses lies above the profile's largest batch."""
     optimality: str
-    """Optimality of the plan of one iteration: ``exact``, or ``bound x``. Always ``exact`` for data parallelism."""
+    """Optimality of the plan of one iteration: ``exact``, or ``bound x``; ``heuristic`` where all-reduces overlap, as
+    the search did not count that. Always ``exact`` for data parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,20 @@ class ScalingStudy:
         if not self.gpu_counts or not self.bandwidths or not (self.points or self.missing):
             raise InvalidValueError("a study of scaling has GPU counts, bandwidths, and a point or why there is none")
 
+    @property
+    def overlap(self) -> str:
+        """What the points assume of all-reduces, for captions."""
+        if self.network_model == "paper":
+            return "nothing overlaps them"
+        return "they overlap the backward pass"
+
     def line(self, strategy: Strategy, parallelism: Parallelism, bandwidth: float) -> tuple[ScalingPoint, ...]:
         """Returns the points of one strategy at one network speed, by GPUs."""
         wanted = (strategy, parallelism, bandwidth)
         return tuple(x for x in self.points if (x.strategy, x.parallelism, x.bandwidth) == wanted)
 
     def table(self) -> str:
-        """Returns the point of the largest GPU count of every line, then what is missing, as text."""
+        """Returns the point of every line that reaches the accuracy soonest, then what is missing, as text."""
         return _table(self)
 
     def __str__(self) -> str:
@@ -131,7 +139,8 @@ def _table(study: ScalingStudy) -> str:
         name.justify, name.no_wrap = "left", True
     for bandwidth in study.bandwidths:
         lines = (study.line(strategy, kind, bandwidth) for strategy in STRATEGIES for kind in PARALLELISMS)
-        for point in (line[-1] for line in lines if line):
+        # On more GPUs a line may be slower again, which nobody would use.
+        for point in (min(line, key=lambda point: point.time_to_accuracy) for line in lines if line):
             rows.add_row(*_row(point))
         rows.add_section()
     return "\n".join([format_tables(rows, width=140), "", *_notes(study)])
@@ -155,12 +164,12 @@ def _row(point: ScalingPoint) -> tuple[str, ...]:
 
 def _notes(study: ScalingStudy) -> list[str]:
     notes = [
-        f"Each line is the largest GPU count that has a point, of {', '.join(map(str, study.gpu_counts))}.",
+        f"Each line is the GPU count that reaches the accuracy soonest, of {', '.join(map(str, study.gpu_counts))}.",
         f"Steps: {study.steps_name} ({study.steps_source}).",
         f"Speed-ups are over one GPU at its best batch, {study.single_gpu_batch}: "
         f"{format_hours(study.single_gpu_time)} to accuracy.",
         f"Layer times {study.provenance} on {study.device_name}; all-reduces by the model '{study.network_model}', "
-        f"{format_seconds(study.latency)} of latency a link, full bisection bandwidth, nothing overlapped.",
+        f"{format_seconds(study.latency)} of latency a link and full bisection bandwidth; {study.overlap}.",
     ]
     if any(point.extrapolated for point in study.points):
         notes.append(f"* uses layer times above the profile's largest batch, {study.profile_batch_sizes[-1]}.")
