@@ -65,7 +65,7 @@ def predicted_tick_tock(captured: CapturedModel, gpu: str, batches: Sequence[int
     """Predicts the same from layer times on that emulated GPU; arguments as for :func:`tick_tock`."""
     sizes = {size for batch in batches for size in (batch, 2 * batch)}
     times = profile(captured, device=f"emulated:{gpu}", batch_sizes=sorted(sizes))
-    return tuple(predict_tick_tock(times, Cluster(1), batch) for batch in batches)
+    return tuple(predict_tick_tock(times, Cluster(1, memory=None), batch) for batch in batches)
 
 
 def train_waves(captured: CapturedModel, device: Device, batch: int, *, waves: int) -> tuple[WaveRun, list[RawSpan]]:

@@ -7,9 +7,11 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import Network, default_model
 from deeppool.device.kinds import find_kind
 from deeppool.interleaving.wavelet.rotation import partitions
-from deeppool.interleaving.wavelet.step_time import PartitionCosts, efficiency
+from deeppool.interleaving.wavelet.step_time import PartitionCosts, vanilla_step_time, waves_step_time
 from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_tock_time
-from deeppool.planning.evaluate.data_parallel import data_parallel_plan
+from deeppool.planning.evaluate.baselines import DataParallelTime, data_parallel_times
+from deeppool.planning.evaluate.memory import memory_model
+from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
 from deeppool.units import format_count, format_seconds
 
@@ -25,6 +27,8 @@ class TickTockPrediction:
     """Seconds of an iteration."""
     two: float
     doubled: float
+    micro_steps: int = 1
+    """Those of the one of twice the batch: more than 1 where a GPU does not hold it at once."""
 
     @property
     def gain(self) -> float:
@@ -41,7 +45,47 @@ class TickTockPrediction:
             f"{format_count(self.gpus, 'GPU')}, {self.samples} samples each: two waves take "
             f"{format_seconds(self.two)} an iteration, {self.gain:.2f} times as fast as one, "
             f"{self.gain_over_doubled:.2f} times as one of twice the batch"
+            f"{f' in {self.micro_steps} micro-steps' if self.micro_steps > 1 else ''}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPrediction:
+    """Predicted steps of partitions that rotate over as many GPUs, and of other ways to train the same samples."""
+
+    gpus: int
+    samples: int
+    """Of the batch of a wave; a step is of as many waves as there are GPUs."""
+    waves: float
+    """Seconds of a step."""
+    plain: float
+    """Seconds of plain model parallelism for the batches of a step, one rank at a time."""
+    data_parallel: float | None
+    """Seconds of DDP; None: a GPU does not hold the model."""
+
+    @property
+    def gain(self) -> float:
+        """Speed in times that of plain model parallelism."""
+        return self.plain / self.waves
+
+    @property
+    def gain_over_data_parallel(self) -> float | None:
+        """Speed in times that of DDP; None: a GPU does not hold the model."""
+        return None if self.data_parallel is None else self.data_parallel / self.waves
+
+    def __str__(self) -> str:
+        gain = self.gain_over_data_parallel
+        beside = "DDP does not fit" if gain is None else f"{gain:.2f} times as fast as DDP"
+        return (
+            f"{format_count(self.gpus, 'GPU')}, {self.samples} samples a wave: {self.gpus} waves take "
+            f"{format_seconds(self.waves)}, {self.gain:.2f} times as fast as one rank at a time; {beside}"
+        )
+
+
+def _data_parallel(profile: Profile, cluster: Cluster, samples: int) -> DataParallelTime:
+    """Returns DDP with some samples on each GPU, in micro-steps where they do not fit at once."""
+    batch = cluster.gpus * samples
+    return data_parallel_times(profile, cost_table(profile, cluster, batch), memory_model(profile, batch))[-1]
 
 
 def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickTockCosts:
@@ -69,11 +113,9 @@ def predict_tick_tock(profile: Profile, cluster: Cluster, samples: int) -> TickT
         cluster: the GPUs and links.
         samples: samples of an iteration of one wave, on each GPU.
     """
-    one, doubled = (
-        data_parallel_plan(profile, cluster, cluster.gpus * batch).iteration_time for batch in (samples, 2 * samples)
-    )
+    one, doubled = (_data_parallel(profile, cluster, batch) for batch in (samples, 2 * samples))
     two = tick_tock_time(tick_tock_costs(profile, Network(cluster, default_model(cluster, profile.device)), samples))
-    return TickTockPrediction(cluster.gpus, samples, one, two, doubled)
+    return TickTockPrediction(cluster.gpus, samples, one.seconds, two, doubled.seconds, doubled.micro_steps)
 
 
 def partition_costs(
@@ -109,8 +151,8 @@ def partition_costs(
     return found
 
 
-def partition_speed_up(profile: Profile, cluster: Cluster, samples: int) -> float:
-    """Returns the predicted speed of as many waves as there are GPUs, in times that of plain model parallelism.
+def predict_partitions(profile: Profile, cluster: Cluster, samples: int) -> PartitionPrediction:
+    """Returns the predicted step of as many waves as there are GPUs.
 
     Args:
         profile: the layer times; partitions are balanced by them.
@@ -119,7 +161,10 @@ def partition_speed_up(profile: Profile, cluster: Cluster, samples: int) -> floa
     """
     seconds = [profile.time(layer, samples).total for layer in range(len(profile.graph.layers))]
     parts = partitions(profile.graph, cluster.gpus, seconds)
-    return cluster.gpus * efficiency(partition_costs(profile, parts, cluster, samples))
+    costs, rival = partition_costs(profile, parts, cluster, samples), _data_parallel(profile, cluster, samples)
+    plain = cluster.gpus * vanilla_step_time(costs)
+    fitting = rival.seconds if rival.fits(cluster.memory) else None
+    return PartitionPrediction(cluster.gpus, samples, waves_step_time(costs), plain, fitting)
 
 
 def _bytes_across(profile: Profile, last: int) -> int:

@@ -8,7 +8,12 @@ import pytest
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.costs.communication import Network
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.wavelet.predict import partition_costs, predict_tick_tock, tick_tock_costs
+from deeppool.interleaving.wavelet.predict import (
+    partition_costs,
+    predict_partitions,
+    predict_tick_tock,
+    tick_tock_costs,
+)
 from deeppool.interleaving.wavelet.step_time import vanilla_step_time, waves_step_time
 from deeppool.interleaving.wavelet.tick_tock_time import TickTockCosts, tick_tock_time
 from deeppool.profiling.table import Measurement, Profile
@@ -83,6 +88,12 @@ def drawn_profile(forward: float, backward: float, sizes: list[int], moved: int 
     return replace(make_profile(graph, times, (1, 2, 4, 8)), device="cuda")
 
 
+def keeping(profile: Profile, bytes_a_sample: int) -> Profile:
+    """The same profile of layers of which each keeps so much for the backward pass."""
+    layers = tuple(replace(layer, activation_bytes=bytes_a_sample) for layer in profile.graph.layers)
+    return replace(profile, graph=replace(profile.graph, layers=layers))
+
+
 def test_a_prediction_sums_the_layers_and_all_gradients() -> None:
     profile = drawn_profile(2e-3, 2e-3, [8 * MB])
     # A ring over 4 sends 2 * 3/4 of 8 MB at 1 GB/s.
@@ -100,6 +111,33 @@ def test_a_prediction_sums_the_layers_and_all_gradients() -> None:
     # All-reduces follow each other, whichever wave they are of.
     assert four.two == pytest.approx(12e-3)
     assert four.gain == pytest.approx(16 / 12)
+
+
+def test_a_prediction_compares_with_what_a_gpu_holds() -> None:
+    """Of 5 MB a sample 14 MB hold two beside nothing; twice as many take two micro-steps, here as long as one each."""
+    profile = keeping(drawn_profile(2e-3, 2e-3, [0, 0]), 5 * MB // 2)
+    small = Cluster(2, "by hand", 8, LINK, LINK, 14 * MB)
+    found = predict_tick_tock(profile, small, 2)
+    assert (found.one, found.doubled, found.micro_steps) == pytest.approx((8e-3, 16e-3, 2))
+    assert str(found).endswith("times as one of twice the batch in 2 micro-steps")
+    assert predict_tick_tock(profile, replace(small, memory=None), 2).doubled == pytest.approx(8e-3)
+
+
+def test_partitions_that_rotate_are_compared_with_ddp_where_a_gpu_holds_the_model() -> None:
+    """Two layers of 4 ms: waves of both train two batches in 8 ms and their transfers, DDP in 8 ms and one sum."""
+    profile = keeping(drawn_profile(2e-3, 2e-3, [MB, MB]), 1000)
+    cluster = Cluster(2, "by hand", 8, LINK, LINK, None)
+    found = predict_partitions(profile, cluster, 2)
+    # Weights go out once, and the gradients of the first partition come in when nothing is left to compute.
+    assert found.waves == pytest.approx(8e-3 + 0.5e-3 + 1e-3)
+    assert found.plain == pytest.approx(16e-3)
+    # Both gradients share a bucket.
+    assert found.data_parallel == pytest.approx(8e-3 + 2e-3)
+    assert str(found).endswith("1.68 times as fast as one rank at a time; 1.05 times as fast as DDP")
+    # Parameters, gradients and momentum of both are 6 MB.
+    tight = predict_partitions(profile, replace(cluster, memory=5.0 * MB), 2)
+    assert (tight.data_parallel, tight.gain_over_data_parallel) == (None, None)
+    assert str(tight).endswith("; DDP does not fit")
 
 
 def test_costs_of_partitions_count_the_slowest_link_and_each_tensor_once() -> None:
