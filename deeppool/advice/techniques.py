@@ -109,8 +109,8 @@ def collocation(
         evidence += f", and DDP on {baseline.gpus} leaves {1 - baseline.gpus / found.gpus:.0%}"
     if gain >= WORTH:
         evidence += (
-            f": a second job there trains {format_rate(other, 4)} samples/s beside {format_rate(first, 4)}, "
-            f"{gain:.2f} times as many as with DDP, if nothing interferes"
+            f": if nothing interferes, a second job there trains {format_rate(other, 4)} samples/s beside "
+            f"{format_rate(first, 4)}, {gain:.2f} times as many as with DDP"
         )
     step = f"{command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
     return judge("collocation", gain, profile.error, evidence, step)

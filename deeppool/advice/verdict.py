@@ -158,6 +158,6 @@ def collocation_of(
         f"{format_with_interval(total, low, high)} jobs' worth of training, beside {rival.total:.2f} by {rival.name}"
         f"{words}: the foreground at {share:.2f} of {over} (mean {format_seconds(front.iteration_time.mean)} an "
         f"iteration, {front.slowdown:+.0%} by the background), the background at {background.harvest:.2f} of itself "
-        "alone"
+        f"alone at its batch of {background.batch}"
     )
     return CollocationGain(total, low, high, verdict, why)

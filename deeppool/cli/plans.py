@@ -135,7 +135,8 @@ def frontier(
     """Find all efficient plans: iteration time against GPU-seconds.
 
     To get the plan of a point with amplification A: `deeppool plan … --limit-scope iteration --amplification-limit A`.
-    The output lists the memory of each plan (--json) and counts plans that do not fit.
+    The output states by how much plans that were not found could be better (bound), lists the memory of each plan
+    (--json) and counts plans that do not fit.
 
     With --background, compares foreground speed-up and cluster throughput with static partitions of the cluster
     (DeepPool, figure 10). --min-background or --min-speedup then selects one plan.

@@ -17,7 +17,7 @@ class CostSaved:
     gpu_seconds: float
     """GPU-seconds of the measured time beside the background: its seconds times the ranks."""
     harvested_gpu_seconds: float
-    """GPU-seconds that the background's work would have taken alone: its harvest of them."""
+    """GPU-seconds that the background's work would have taken alone at the same batch: its harvest of them."""
     slowdown_gpu_seconds: float
     """GPU-seconds that the foreground took more than the same iterations alone."""
     saved: float

@@ -76,6 +76,7 @@ def test_the_bound_of_a_run_is_kept_if_the_interval_lies_below_it(
 
 def test_both_jobs_together_decide_about_collocation_and_a_slow_foreground_gets_a_bound() -> None:
     assert of("collocation", run_of()).verdict == "yes"
+    assert of("collocation", run_of()).evidence.endswith(f"of itself alone at its batch of {run_of().background.batch}")
     # 1/2 of the foreground and 0.4 of the background are less than one job.
     slow = run_of(slowdown=1.0, sharing=None)
     assert of("collocation", slow).verdict == "no"
