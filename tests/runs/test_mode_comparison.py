@@ -167,6 +167,8 @@ def test_on_a_virtual_clock_rounds_that_wait_for_all_train_as_one_process_does()
     assert solo.final.seconds < 2.4 / 1.5
     assert solo.gradients < full.gradients == 24
     assert "simulated, virtual clock" in str(found)
+    assert "(1.00x) of 100 % of the samples, " in str(found)
+    assert f"x) of {100 * solo.gradients / 24:.0f} % of the samples, " in str(found)
 
 
 @pytest.mark.parametrize("mode", ["solo", "majority", "straggler-aware"])

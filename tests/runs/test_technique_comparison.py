@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from deeppool.advice.record import Advice, Finding
 from deeppool.advice.verdict import TechniqueVerdict, verdicts
 from deeppool.collectives.transfer_methods import FEWER
 from deeppool.errors import InvalidValueError
+from deeppool.execution.comparison.turns import MeasuredRounds
 from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
 from deeppool.runs.technique_comparison import compare, names
 from deeppool.runs.technique_comparison.pipeline import splits
@@ -171,6 +173,16 @@ def test_waves_of_a_rank_have_rows_of_their_own() -> None:
     labels = figures.timeline(found).layout.yaxis.ticktext
     assert labels == ("rank 0 tick", "rank 0 tock", "rank 1 tick", "rank 1 tock")
     assert timeline_of("DDP", [{"spans": []}], ()) is None
+
+
+def test_partial_all_reduces_train_the_samples_of_those_that_were_there() -> None:
+    """In 0.1 s an update of 8 samples, of which one rank computes half of its share: 6."""
+    answers = [{"seconds": [0.1], "spans": [], "gradients": share} for share in (1.0, 0.5)]
+    turns = SimpleNamespace(rounds={"solo": [MeasuredRounds(answers)]}, seconds=lambda _: (0.1,), device_name="by hand")
+    job = SimpleNamespace(model_name="m")
+    settings = {"solo": {"count": 2, "bucket": None}}
+    found = compare._Measured(turns, job, 8, 2, None, 0.1, ("solo",), settings).record().way("solo")
+    assert found.samples / found.seconds[0] == pytest.approx(6 / 0.1)
 
 
 @pytest.mark.processes

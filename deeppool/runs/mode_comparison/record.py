@@ -118,7 +118,12 @@ class ModeComparison:
         scored = trainings[0].final.accuracy is not None
         accuracy = f", accuracy {100 * self.accuracy(mode)[0]:.1f} %" if scored else ""
         update = statistics.median(training.update_time for training in trainings)
-        return f"{mode:<15} {format_seconds(update)} an update ({speedup:.2f}x), loss {loss:.4g}{accuracy}"
+        # A late rank skips the batches of updates without it: more updates a second need not be more samples.
+        share = sum(one.gradients / (one.final.updates * self.ranks) for one in trainings) / len(trainings)
+        return (
+            f"{mode:<15} {format_seconds(update)} an update ({speedup:.2f}x) of {100 * share:.0f} % of the samples, "
+            f"loss {loss:.4g}{accuracy}"
+        )
 
 
 def _accuracy(point: ModePoint) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from deeppool.base import serialization
@@ -183,7 +184,7 @@ class _Measured:
         lanes = WAVES if name == names.TWO_WAVES else ()
         return MeasuredWay(
             name,
-            self.turns.seconds(name),
+            self._seconds(name),
             samples,
             timeline_of(name, answers, lanes),
             names.NOTES.get(name, "").format(ranks=self.ranks, **self.settings[name]),
@@ -193,6 +194,17 @@ class _Measured:
             self._predicted(name),
             self.ranks - self.settings[name]["count"] if name == FEWER else 0,
         )
+
+    def _seconds(self, name: str) -> tuple[float, ...]:
+        """Returns the seconds of each round, in which all ranks train as many samples as there are in a global batch.
+
+        In partial all-reduces these are more than an update, as late ranks skip the batches of some.
+        """
+        seconds = self.turns.seconds(name)
+        if name not in (names.MAJORITY, names.SOLO):
+            return seconds
+        shares = (fmean(answer["gradients"] for answer in each.answers) for each in self.turns.rounds[name])
+        return tuple(one / share for one, share in zip(seconds, shares, strict=True))
 
     def _predicted(self, name: str) -> float | None:
         """Returns the iteration time that the plan, or the comparison with it, predicts."""
