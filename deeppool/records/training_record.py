@@ -70,6 +70,7 @@ class Metrics:
     """Mean loss over all samples of the update, or None where fp16 overflowed, and the update was skipped."""
     seconds: float
     samples_per_second: float
+    """Of the samples that ranks computed for it; a late rank of eager-SGD skips its share of them."""
     learning_rate: float | None
     """Learning rate of the first parameter group with which the update was made, or skipped; None: it has none."""
 

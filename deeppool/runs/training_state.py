@@ -159,11 +159,12 @@ def metrics_of(reports: list[Message], samples: int, model: str, checkpoints: Ch
     rate = next((report["learning_rate"] for report in reports if "learning_rate" in report), None)
     step, loss = reports[0]["step"], sum(report["loss"] for report in reports)
     loss = loss / share if late and share else loss
+    trained = (samples * share if late else samples) / seconds
     if serialization.may_hold(loss):
-        return Metrics(step, float(loss), seconds, samples / seconds, rate)
+        return Metrics(step, float(loss), seconds, trained, rate)
     # fp16 overflowed, and the update was skipped.
     if any(report["skipped"] for report in reports):
-        return Metrics(step, None, seconds, samples / seconds, rate)
+        return Metrics(step, None, seconds, trained, rate)
     ranks = [f"rank {report['rank']}" for report in reports if not serialization.may_hold(report["loss"])]
     where = f", on {' and '.join(ranks)}" if ranks else ""
     raise RunError(

@@ -72,7 +72,7 @@ def test_metrics_of_an_update_that_a_late_rank_left_out_are_of_those_that_comput
         report(3, 1, loss=1.0, seconds=9.0, computed_share=0.25),
         report(3, 2, seconds=0.1, computed_share=0.0, computed=False),
     ]
-    assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 3.0, 2.0, 4.0, None)
+    assert metrics_of(reports, 8, "m", NO_CHECKPOINTS) == Metrics(3, 3.0, 2.0, 2.0, None)
 
 
 def test_times_and_timeline_are_of_the_updates_by_the_last_plan_of_transfers_once_there_are_some() -> None:
