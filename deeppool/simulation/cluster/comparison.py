@@ -11,11 +11,12 @@ from deeppool.base.number_checks import real_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.job import Progress
+from deeppool.planning.request import check_batch
 from deeppool.simulation.cluster.job_costs import STRATEGIES, ClusterStrategy
 from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class ClusterComparison:
             raise InvalidValueError("a comparison of strategies has results, got none")
 
     def __str__(self) -> str:
-        heading = f"{self.trace} on {self.cluster.gpus} GPUs ({self.cluster.name}); {self.interference}"
+        heading = f"{self.trace} on {format_count(self.cluster.gpus, 'GPU')} ({self.cluster.name}); {self.interference}"
         left_out = (f"left out: {each}" for each in self.left_out)
         return "\n".join([heading, *(f"  {line}" for line in (*self.results, *left_out))])
 
@@ -116,8 +117,8 @@ def compare_strategies(
         options: further arguments of :func:`simulate_cluster`.
 
     Raises:
-        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`; a PlanError
-            only of all strategies, as those under which a foreground does not fit into memory are left out.
+        InvalidValueError, PlanError, MissingProfileError, DocumentError: as for :func:`simulate_cluster`; of memory
+            only if no strategy is left, as those under which a foreground does not fit are left out.
     """
     known = load_sources(trace) if sources is None else sources
     cluster = cluster_of_jobs(trace, known, cluster)
@@ -125,6 +126,9 @@ def compare_strategies(
         powers = {2**exponent for exponent in range(cluster.gpus.bit_length())}
         whole = {cluster.gpus} if any(job.role == "foreground" for job in trace.jobs) else set()
         partitions = sorted({gpus for gpus in powers if gpus < cluster.gpus} | whole)
+    for job in trace.jobs:
+        if job.role == "foreground" and job.gpus is not None and job.batch is not None:
+            check_batch(job.gpus, job.batch)
     report = on_progress or (lambda what, share: None)
     runs: list[tuple[ClusterStrategy, int | None, float | None]] = []
     for strategy in STRATEGIES:
@@ -133,13 +137,14 @@ def compare_strategies(
     runs += [("collocated", None, limit) for limit in limits]
     results, left_out, found, refused = [], [], None, None
     for number, (strategy, gpus, limit) in enumerate(runs):
-        report(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}", number / len(runs))
+        name = strategy if gpus is None else f"{strategy} of {format_count(gpus, 'GPU')}"
+        report(name, number / len(runs))
         jobs = trace if limit is None else with_limit(trace, limit)
         try:
             found = simulate_cluster(jobs, cluster, strategy=strategy, foreground_gpus=gpus, sources=known, **options)
         except PlanError as error:
             refused = error
-            left_out.append(f"{strategy}{'' if gpus is None else f' of {gpus} GPUs'}: {error}")
+            left_out.append(f"{name}: {error}")
             continue
         results.append(summarise_strategy(found, limit))
     report("done", 1.0)

@@ -12,7 +12,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.scheduling.placement import Role
 from deeppool.simulation.cluster.job_costs import ClusterStrategy
 from deeppool.simulation.plan.conditions import Conditions
-from deeppool.units import format_rate, format_seconds
+from deeppool.units import format_count, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +203,18 @@ class ClusterSimulation:
         return math.exp(fmean(map(math.log, speedups))) if speedups else math.nan
 
     def __str__(self) -> str:
-        part = f" ({self.foreground_gpus} GPUs for foregrounds)" if self.foreground_gpus is not None else ""
+        part = (
+            f" ({format_count(self.foreground_gpus, 'GPU')} for foregrounds)"
+            if self.foreground_gpus is not None
+            else ""
+        )
         done = sum(job.finish is not None for job in self.jobs)
         time = self.mean_completion_time()
         mean = "" if time is None else f", foregrounds complete in {format_seconds(time)} on average"
         return (
-            f"{self.trace}, {self.strategy}{part} on {self.cluster.gpus} GPUs: {done} of {len(self.jobs)} jobs ended, "
-            f"makespan {format_seconds(self.makespan)}{mean}; {format_rate(self.foreground_throughput, 4)} + "
+            f"{self.trace}, {self.strategy}{part} on {format_count(self.cluster.gpus, 'GPU')}: {done} of "
+            f"{len(self.jobs)} jobs ended, makespan {format_seconds(self.makespan)}{mean}; "
+            f"{format_rate(self.foreground_throughput, 4)} + "
             f"{format_rate(self.background_throughput, 4)} samples/s, "
             f"{100 * self.utilisation:.0f} % of GPU time in use; {self.interference}"
         )

@@ -85,6 +85,8 @@ def test_data_parallelism_that_does_not_fit_accumulates_gradients():
     found = compare_strategies(STEADY, replace(CLUSTER, memory=14e6), sources=sources)
     assert [result.foreground_gpus for result in found.results] == [None, 1, 2, 4]
     assert [line.split(":")[0] for line in found.left_out] == ["burst-parallel", "collocated"]
+    with pytest.raises(PlanError, match="4 GPUs cannot share a global batch of 3"):
+        compare_strategies(single_foreground_trace("net", 4, 3), CLUSTER, sources=SOURCES)
     with pytest.raises(PlanError, match="no plan"):
         compare_strategies(STEADY, replace(CLUSTER, memory=5e6), sources=sources)
 
@@ -112,7 +114,7 @@ def test_strategies_whose_data_parallelism_does_not_fit_are_left_out_with_the_re
     assert [result.foreground_gpus for result in found.results] == [None, 4, None, None]
     first, second = found.left_out
     assert first.startswith(
-        "partition of 1 GPUs: job 'foreground' does not fit by data parallelism on 1 GPU: each needs "
+        "partition of 1 GPU: job 'foreground' does not fit by data parallelism on 1 GPU: each needs "
     )
     assert second.startswith("partition of 2 GPUs: job 'foreground' does not fit by data parallelism on 2 GPUs: ")
     assert f"  left out: {first}" in str(found)
