@@ -7,14 +7,14 @@ from typing import Any
 
 from deeppool.advice.record import Finding, card_lines
 from deeppool.advice.techniques import partial_collectives
-from deeppool.advice.verdict import collocation_of
+from deeppool.advice.verdict import CollocationGain, Rival, collocation_of
 from deeppool.planning.evaluate.baselines import WORTH, Verdict
 from deeppool.planning.plan import Plan
 from deeppool.records.compute_times import NOTEWORTHY, groups_alike, straggler
 from deeppool.records.files import text_of
 from deeppool.records.run_record import RunRecord
 from deeppool.records.training_record import TrainingRecord
-from deeppool.units import format_growth, format_percent, format_rate, format_seconds
+from deeppool.units import format_count, format_growth, format_percent, format_rate, format_seconds
 
 DEVIATION = 0.15
 """Error of a planned iteration time from which its layer times should be corrected."""
@@ -59,7 +59,7 @@ def findings_of(
         planned = record.plan_iteration_time if record.plan_update_time else None
         found = [
             _burst_parallelism(record, alone, planned, plan, file, replan),
-            _collocation(record, file, background),
+            _collocation(record, planned, plan, file, background),
             _slowdown_bound(record, file, background),
         ]
     elif isinstance(record, TrainingRecord):
@@ -114,7 +114,7 @@ def _burst_parallelism(
     return Finding("burst parallelism", verdict, gain, evidence, step)
 
 
-def _collocation(run: RunRecord, file: str, name: str | None) -> Finding:
+def _collocation(run: RunRecord, planned: float | None, plan: Plan | None, file: str, name: str | None) -> Finding:
     """Judges the background of a run, or the idle time that waits for one."""
     if run.background is None:
         idle = run.foreground.alone.idle_share
@@ -122,6 +122,8 @@ def _collocation(run: RunRecord, file: str, name: str | None) -> Finding:
         return _without_background(fmean(idle), evidence, f"deeppool run {file} --background resnet18 --seconds 60")
     name = name or run.background.model
     found = collocation_of(run)
+    if plan is not None and planned is not None and plan.gpus == run.ranks and run.emulated_rank is None:
+        found = _beside_predictions(run, plan, abs(run.foreground.alone.iteration_time.p50 / planned - 1))
     bounded = run.sharing is not None and run.sharing.max_slowdown is not None
     steps: dict[Verdict, str] = {
         "yes": f"deeppool train {file} package.module:job --steps N --background package.module:other",
@@ -132,6 +134,28 @@ def _collocation(run: RunRecord, file: str, name: str | None) -> Finding:
     if not bounded and run.foreground.slowdown > NOTICEABLE:
         step = f"deeppool run {file} --background {name} --policy feedback --max-slowdown 0.01"
     return Finding("collocation", found.verdict, found.total, found.why, step)
+
+
+def _beside_predictions(run: RunRecord, plan: Plan, error: float) -> CollocationGain:
+    """Judges both jobs of a run beside what they train without collocation, by the predictions of its plan.
+
+    Each job may have all GPUs in turn, the first one by the plan or by DDP, whichever is faster. Or the first one is by
+    DDP on fewer, and the second job has the others.
+    """
+    compared = plan.comparison
+    fastest = min([plan.iteration_time, *(one.seconds for one in compared.fitting)])
+    rival = Rival()
+    for one in compared.fitting:
+        share = fastest / one.seconds
+        total = share + (plan.gpus - one.gpus) / plan.gpus
+        if one.gpus < plan.gpus and total > rival.total:
+            where = f"{compared.name} on {format_count(one.gpus, 'GPU')}"
+            rival = Rival(f"{where} with the second job on the others, as predicted", total, error * share)
+    if fastest == plan.iteration_time:
+        return collocation_of(run, rival=rival)
+    over = f"{compared.name}{compared.where}, as predicted"
+    speed = fastest / plan.iteration_time
+    return collocation_of(run, speed=speed, error=error * speed, over=over, rival=rival)
 
 
 def _without_background(idle: float, evidence: str, step: str) -> Finding:

@@ -134,28 +134,34 @@ def collocation_of(
 ) -> CollocationGain:
     """Judges a run with a background job by the sum of both throughputs.
 
+    It has to beat jobs that take turns, the second job on ranks that the plan never uses, and what is given.
+
     Args:
         run: the run.
         speed: of the plan alone, relative to the baseline.
         error: half of the 95 % interval of the speed; None: unknown.
         over: name of the baseline.
-        rival: what it has to beat. Default: jobs that take turns.
+        rival: what else it has to beat.
     """
     background, front = run.background, run.foreground
     if background is None:
         raise InvalidValueError("the run has no background (run it with one: background=)")
     share = speed / (1 + front.slowdown)
-    rival = rival or Rival()
-    margins = (rival.half_width, error, front.slowdown_margin, background.harvest_margin)
+    left = 1 - len({gpu for stage in run.stages for gpu in stage.gpus}) / run.ranks
+    rivals = [Rival()] if rival is None else [Rival(), rival]
+    if left > 0 and run.stages and run.emulated_rank is None:
+        rivals.append(Rival("the plan with the second job on the ranks that it never uses", speed + left, error))
+    best = max(rivals, key=lambda each: each.total)
+    margins = (best.half_width, error, front.slowdown_margin, background.harvest_margin)
     total, low, high = share + background.harvest, None, None
     verdict, words = shown(None, None)
     if all(margin is not None for margin in margins):
         apart, own, slowed, harvested = (margin or 0.0 for margin in margins)
         half_width = math.hypot(share * own / speed, share * slowed / (1 + front.slowdown), harvested)
         low, high, both = total - half_width, total + half_width, math.hypot(half_width, apart)
-        verdict, words = shown((total - both) / rival.total, (total + both) / rival.total)
+        verdict, words = shown((total - both) / best.total, (total + both) / best.total)
     why = (
-        f"{format_with_interval(total, low, high)} jobs' worth of training, beside {rival.total:.2f} by {rival.name}"
+        f"{format_with_interval(total, low, high)} jobs' worth of training, beside {best.total:.2f} by {best.name}"
         f"{words}: the foreground at {share:.2f} of {over} (mean {format_seconds(front.iteration_time.mean)} an "
         f"iteration, {front.slowdown:+.0%} by the background), the background at {background.harvest:.2f} of itself "
         f"alone at its batch of {background.batch}"

@@ -8,6 +8,7 @@ import pytest
 import deeppool as dp
 from deeppool.advice.card import findings_of, text_with_card
 from deeppool.advice.record import Finding
+from deeppool.planning.evaluate.baselines import DataParallelTime
 from deeppool.planning.plan import Plan
 from deeppool.records.compute_times import ComputeTimes
 from deeppool.records.run_record import RunRecord
@@ -81,6 +82,28 @@ def test_both_jobs_together_decide_about_collocation_and_a_slow_foreground_gets_
     slow = run_of(slowdown=1.0, sharing=None)
     assert of("collocation", slow).verdict == "no"
     assert of("collocation", slow).next_step.endswith("--policy feedback --max-slowdown 0.01")
+
+
+def test_collocation_has_to_beat_ddp_in_turn_and_the_second_job_on_gpus_of_its_own(plan: Plan) -> None:
+    """Together 1 + 0.4 jobs' worth, as in the run above."""
+    alone = plan.iteration_time
+    assert of("collocation", run_of(), plan).verdict == "yes"
+    # DDP on one of two GPUs is hardly slower: the second job has the other one, which is 0.9 + 0.5.
+    on_one = replace(plan, data_parallel_on_fewer=(DataParallelTime(1, alone / 0.9),))
+    found = of("collocation", run_of(), on_one)
+    assert found.verdict == "unknown"
+    assert "beside 1.40 by DDP on 1 GPU with the second job on the others, as predicted" in found.evidence
+    # So has it the one that the plan never uses, which the run knows.
+    narrow = run_of(stages=tuple(replace(stage, gpus=(0,)) for stage in run_of().stages))
+    for known in (None, plan):
+        found = of("collocation", narrow, known)
+        assert found.verdict == "no"
+        assert "beside 1.50 by the plan with the second job on the ranks that it never uses" in found.evidence
+    # DDP is twice as fast as the plan: 0.5 + 0.4.
+    slow = replace(plan, data_parallel_iteration_time=alone / 2)
+    found = of("collocation", run_of(), slow)
+    assert (found.verdict, found.gain) == ("no", pytest.approx(0.9))
+    assert "the foreground at 0.50 of DDP, as predicted" in found.evidence
 
 
 def test_next_steps_name_the_background_as_the_command_did() -> None:
