@@ -22,7 +22,9 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
         InvalidValueError: something else.
     """
     results = comparison.results
-    labels = [escape(result.label) for result in results]
+    # With fewer jobs a cluster is done earlier, at another throughput.
+    labels = [f"{escape(x.label)}{f', {x.unfinished} unfinished' if x.unfinished else ''}" for x in results]
+    left_out = ", ".join(each.split(":")[0] for each in comparison.left_out)
     unit = time_unit(max([result.completion_time or 0 for result in results]))
     figure = make_subplots(
         cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=("cluster throughput", "foregrounds")
@@ -64,7 +66,7 @@ def strategies(comparison: ClusterComparison, *, dark: bool = False) -> go.Figur
         figure,
         title=f"{escape(comparison.trace)} on {format_count(comparison.cluster.gpus, 'GPU')}",
         subtitle=f"<b>predicted</b> from {comparison.provenance} layer times ({escape(comparison.cluster.name)}); "
-        f"{escape(comparison.interference)}",
+        f"{escape(comparison.interference)}{left_out and f'; left out, too little memory: {escape(left_out)}'}",
         plot_height=max(160, 34 * len(results)),
         heading_height=20,
         dark=dark,

@@ -116,6 +116,11 @@ def test_strategies_are_bars_of_their_throughput_and_time():
     figure = figures.strategies(found)
     assert figure.layout.barmode == "stack"
     assert figure.layout.xaxis2.title.text == "mean completion time (s); speed-up"
+    assert "left out" not in figure.layout.title.subtitle.text
+    fewer = (replace(found.results[0], unfinished=2), *found.results[1:])
+    figure = figures.strategies(replace(found, results=fewer, left_out=("collocated: no plan fits",)))
+    assert figure.data[0].y[0] == "data-parallel, 2 unfinished"
+    assert figure.layout.title.subtitle.text.replace("<br>", " ").endswith("; left out, too little memory: collocated")
 
 
 def test_only_what_they_draw_is_drawn():
