@@ -232,7 +232,8 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
     """Judges two replicas on each GPU, of which one's forward runs in the other's backward and in its memory.
 
     They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them:
-    else DDP of twice the batch, which makes as many updates of each replica, trains as much. Each way is on as many
+    else DDP of twice the batch, which makes as many updates of each replica, trains as much, and the gain is over the
+    faster one of the two. Each way is on as many
     GPUs as it is fastest on of those on which it fits, and DDP has its best bucket size.
     """
     compared = _with_best_bucket(compared, costs)
@@ -274,9 +275,12 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
         evidence += (
             f", but one of twice the batch{larger.where}, which {has} hold, is {1 / larger.gain:.2f} times as fast"
         )
-        return Finding("two waves", "no", gain, f"{evidence} as they are", step)
-    evidence += f", and {larger.gain:.2f} times as fast as one of twice the batch{larger.where}" * bool(larger.fitting)
-    evidence += f", and {has} hold no batch of twice the size" * (not larger.fitting)
+        return Finding("two waves", "no", larger.gain, f"{evidence} as they are", step)
+    if larger.fitting:
+        evidence += f", and {larger.gain:.2f} times as fast as one of twice the batch{larger.where}"
+        gain = min(gain, larger.gain)
+    else:
+        evidence += f", and {has} hold no batch of twice the size"
     return judge("two waves", gain, profile.error, evidence, step)
 
 
