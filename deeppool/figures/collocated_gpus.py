@@ -40,7 +40,7 @@ def collocated_gpus(record: CollocatedPlan, *, dark: bool = False) -> go.Figure:
     return theme.apply_theme(
         figure,
         title=f"{escape(record.model)} with {escape(record.background_model)} on its GPUs",
-        subtitle=f"<b>predicted</b>: the iteration takes {100 * record.slowdown:.1f} % longer; "
+        subtitle=f"<b>predicted</b>: the iteration takes {100 * record.slowdown:.1f} % longer, at least; "
         f"{escape(record.interference)}",
         plot_height=300,
         dark=dark,

@@ -19,14 +19,18 @@ class CostSaved:
     harvested_gpu_seconds: float
     """GPU-seconds that the background's work would have taken alone at the same batch: its harvest of them."""
     slowdown_gpu_seconds: float
-    """GPU-seconds that the foreground took more than the same iterations alone."""
+    """GPU-seconds that the foreground took more than the same iterations alone, on the GPUs that it uses."""
     saved: float
-    """(harvested - slowdown) x price, for the measured time; below 0 the background cost more than it gave."""
+    """(harvested - slowdown - unused) x price, for the measured time; below 0 the background cost more than it gave."""
     saved_per_gpu_hour: float
     """The same for one GPU and hour: the part of its price that is saved."""
+    unused_gpu_seconds: float = 0.0
+    """GPU-seconds of GPUs that the foreground never uses, which the background could have to itself."""
 
     @classmethod
-    def of(cls, *, seconds: float, slowdown: float, harvest: float, ranks: int, gpu_price: float) -> Self:
+    def of(
+        cls, *, seconds: float, slowdown: float, harvest: float, ranks: int, gpu_price: float, unused: int = 0
+    ) -> Self:
         """Computes it.
 
         Args:
@@ -35,18 +39,24 @@ class CostSaved:
             harvest: throughput of the background relative to that on as many GPUs alone.
             ranks: ranks that were measured.
             gpu_price: price of a GPU-hour.
+            unused: ranks that the foreground never uses.
         """
-        held = ranks * seconds
+        held, free = ranks * seconds, unused * seconds
         harvested = harvest * held
-        slowed = held * slowdown / (1 + slowdown)
-        saved = (harvested - slowed) * gpu_price / 3600
-        return cls(gpu_price, held, harvested, slowed, saved, saved * 3600 / held)
+        slowed = (held - free) * slowdown / (1 + slowdown)
+        saved = (harvested - slowed - free) * gpu_price / 3600
+        return cls(gpu_price, held, harvested, slowed, saved, saved * 3600 / held, free)
 
     def __str__(self) -> str:
         return (
             f"{self.saved_per_gpu_hour:.3g} per GPU-hour at {self.gpu_price:g}: harvested "
-            f"{format_rate(self.harvested_gpu_seconds)} GPU-s, slowdown {format_rate(self.slowdown_gpu_seconds)}, of "
-            f"{format_rate(self.gpu_seconds)}"
+            f"{format_rate(self.harvested_gpu_seconds)} GPU-s, slowdown {format_rate(self.slowdown_gpu_seconds)}"
+            + (
+                f", on GPUs that nothing else uses {format_rate(self.unused_gpu_seconds)}"
+                if self.unused_gpu_seconds
+                else ""
+            )
+            + f", of {format_rate(self.gpu_seconds)}"
         )
 
 

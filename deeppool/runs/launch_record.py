@@ -80,13 +80,15 @@ def add_cost_saved(record: RunRecord, gpu_price: float) -> RunRecord:
     """Adds to a record what its background saved at a price of the GPU-hour."""
     if record.background is None:
         return record
-    front = record.foreground
+    front, whole = record.foreground, record.emulated_rank is None
+    used = {gpu for stage in record.stages for gpu in stage.gpus}
     found = CostSaved.of(
         seconds=front.iteration_time.count * front.iteration_time.mean,
         slowdown=front.slowdown,
         harvest=record.background.harvest,
-        ranks=record.ranks if record.emulated_rank is None else 1,
+        ranks=record.ranks if whole else 1,
         gpu_price=gpu_price,
+        unused=record.ranks - len(used) if whole and used else 0,
     )
     return replace(record, cost_saved=found)
 

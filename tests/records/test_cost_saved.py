@@ -16,6 +16,13 @@ def test_what_is_saved_is_the_harvest_without_the_slowdown_at_the_price() -> Non
     assert str(found) == "0.9 per GPU-hour at 3: harvested 7,200 GPU-s, slowdown 2,880, of 14,400"
 
 
+def test_gpus_that_the_foreground_never_uses_save_nothing() -> None:
+    """On 2 of 4 GPUs a second job trains 2 GPU-hours by itself; here it trains 2.4, and 2 GPUs lose 12 minutes each."""
+    found = CostSaved.of(seconds=3600, slowdown=0.25, harvest=0.6, ranks=4, gpu_price=1.0, unused=2)
+    assert found.saved == pytest.approx(2.4 - 2 - 2 * 12 / 60)
+    assert str(found).endswith("slowdown 1,440, on GPUs that nothing else uses 7,200, of 14,400")
+
+
 def test_a_background_that_costs_more_than_it_gives_saves_less_than_nothing() -> None:
     assert CostSaved.of(seconds=10, slowdown=0.5, harvest=0.1, ranks=1, gpu_price=1.0).saved < 0
 
