@@ -62,7 +62,8 @@ def partition_table(shared: "SharedCluster") -> str:
         "partition with the fastest",
         "burst-parallel foreground. samples/s: foreground and background. Collocated: a burst-parallel foreground with "
         "the background in its idle time,",
-        "on the given number of GPUs with the given iteration limit; the other GPUs train the background alone.",
+        "on the given number of GPUs with the given iteration limit; the other GPUs train the background alone. "
+        "No plan: none trains as much, or is as fast.",
     ]
     return "\n".join([str(shared), "", render(rows, width=WIDTH), "", *notes])
 
