@@ -84,7 +84,7 @@ def advise(
             burst_parallelism(fastest, command),
             *(
                 (
-                    collocation(found, times, costs, baseline, name, command),
+                    collocation(found, times, costs, compared, name, command),
                     ordered_transfers(times, costs, compared),
                     crossover(times, costs, compared),
                     two_waves(times, costs, compared),

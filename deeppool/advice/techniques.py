@@ -77,13 +77,21 @@ def replicas_too_large() -> tuple[Finding, ...]:
 
 
 def collocation(
-    found: Frontier, profile: Profile, costs: CostTable, baseline: DataParallelTime, profile_name: str, command: str
+    found: Frontier,
+    profile: Profile,
+    costs: CostTable,
+    compared: DataParallelComparison,
+    profile_name: str,
+    command: str,
 ) -> Finding:
     """Judges a second job of the same model in the idle time of the plans that are as fast as DDP.
 
-    The gain is in the samples per second of both jobs, over DDP with the second job on the GPUs that it leaves free,
-    which is one of these plans. The second job trains as :mod:`deeppool.planning.goal` says.
+    The gain is the least of two. In samples per second of both jobs over DDP where it is fastest, with the second job
+    on the GPUs that it leaves free. And over DDP on fewer GPUs with the second job on the others, in what each job
+    trains relative to itself with all GPUs, as a run is judged: samples of the second job, of large batches, cost less.
+    The second job trains as :mod:`deeppool.planning.goal` says.
     """
+    baseline = compared.fastest
     memory, capacity = memory_model(profile, found.global_batch), found.cluster.memory
     limit, kept = baseline.seconds * (1 + TOLERANCE), found.gpus - baseline.gpus
     fast = [point for point in found.fitting if point.iteration_time <= limit]
@@ -100,7 +108,14 @@ def collocation(
         return (first + other) / (ways[0][0] + ways[0][1]), idle, first, other
 
     jobs = [background_job(profile, profile, batch) for batch in profile.batch_sizes]
-    gain, idle, first, other = shared([job for job in jobs if job.fits(capacity)])
+    fitting = [job for job in jobs if job.fits(capacity)]
+    gain, idle, first, other = shared(fitting)
+    # What each job trains relative to itself with all GPUs, over that on GPUs of their own.
+    worth = first * baseline.seconds / found.global_batch
+    worth += other * min((job.sample_time for job in fitting), default=0.0) / found.gpus
+    apart = {one.gpus: baseline.seconds / one.seconds + 1 - one.gpus / found.gpus for one in compared.fitting}
+    gpus = max(apart, key=apart.__getitem__)
+    beside = worth / apart[gpus]
     _, wanted, *_ = most = shared([replace(job, memory=None) for job in jobs])
     evidence = f"plans as fast as DDP leave {max(idle, wanted) / found.gpus:.0%} of the GPU time idle"
     if gain < WORTH <= most[0] and capacity is not None:
@@ -112,8 +127,13 @@ def collocation(
             f": if nothing interferes, a second job there trains {format_rate(other, 4)} samples/s beside "
             f"{format_rate(first, 4)}, {gain:.2f} times as many as with DDP"
         )
+        if gpus != baseline.gpus:
+            evidence += (
+                f", and {beside:.2f} times as much, each relative to all GPUs, as DDP on {gpus} with the second job on "
+                "the others"
+            )
     step = f"{command} --goal cluster_throughput --background {profile_name} -o shared-plan.json"
-    return judge("collocation", gain, profile.error, evidence, step)
+    return judge("collocation", min(gain, beside), profile.error, evidence, step)
 
 
 def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallelComparison) -> Finding:
