@@ -1,4 +1,4 @@
-"""What each technique gains over data parallelism."""
+"""What each technique gains over data parallelism, as the advice compares it."""
 
 import plotly.graph_objects as go
 
@@ -27,7 +27,7 @@ def advice(found: Advice, *, dark: bool = False) -> go.Figure:
         )
     )
     figure.add_vline(x=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
-    figure.update_xaxes(title_text="speed or throughput / that of DDP where it is fastest", rangemode="tozero")
+    figure.update_xaxes(title_text="speed or throughput / that of the best way by DDP", rangemode="tozero")
     plan = found.plan
     return theme.apply_theme(
         figure,
