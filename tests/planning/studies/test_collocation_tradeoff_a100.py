@@ -51,7 +51,9 @@ def test_collocation_beats_data_parallel_on_eight_gpus_by_the_papers_minimum(nam
 
 @pytest.mark.parametrize("name", GLOBAL_BATCHES)
 def test_no_partition_of_eight_gpus_beats_collocation(name):
+    """In the paper's model: as it runs, DDP's own buckets may be faster than those of any plan."""
     profile = read(name)
-    for match in share(profile, 8, GLOBAL_BATCHES[name], profile).comparisons():
+    for match in share(profile, 8, GLOBAL_BATCHES[name], profile, network_model="paper").comparisons():
+        assert match.fastest is not None and match.highest_throughput is not None
         assert match.fastest.speedup >= match.partition.speedup * (1 - 1e-9)
         assert match.highest_throughput.throughput >= match.partition.throughput * (1 - 1e-9)
