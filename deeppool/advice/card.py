@@ -122,7 +122,9 @@ def _collocation(run: RunRecord, planned: float | None, plan: Plan | None, file:
         return _without_background(fmean(idle), evidence, f"deeppool run {file} --background resnet18 --seconds 60")
     name = name or run.background.model
     found = collocation_of(run)
-    if plan is not None and planned is not None and plan.gpus == run.ranks and run.emulated_rank is None:
+    # Of ranks that share cores times predict nothing.
+    apart = run.emulated_rank is None and run.cores >= run.ranks
+    if plan is not None and planned is not None and plan.gpus == run.ranks and apart:
         found = _beside_predictions(run, plan, abs(run.foreground.alone.iteration_time.p50 / planned - 1))
     bounded = run.sharing is not None and run.sharing.max_slowdown is not None
     steps: dict[Verdict, str] = {

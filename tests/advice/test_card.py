@@ -104,6 +104,7 @@ def test_collocation_has_to_beat_ddp_in_turn_and_the_second_job_on_gpus_of_its_o
     found = of("collocation", run_of(), slow)
     assert (found.verdict, found.gain) == ("no", pytest.approx(0.9))
     assert "the foreground at 0.50 of DDP, as predicted" in found.evidence
+    assert of("collocation", run_of(cores=1), slow).gain == pytest.approx(1.4)
 
 
 def test_next_steps_name_the_background_as_the_command_did() -> None:
