@@ -12,8 +12,9 @@ from deeppool.costs.table import CostTable
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.search.search import search
 
-SAME_TIME = 1.002
-"""Times within this factor are equal: larger buckets then have fewer calls, whose cost on the host is not priced."""
+SAME_TIME = 1.01
+"""Times within this factor are equal, and the larger buckets are taken: they have fewer calls, whose cost on the host
+is not priced, and plans of more GPUs than these two pay more latency."""
 
 
 def with_best_buckets(costs: CostTable) -> CostTable:

@@ -53,7 +53,7 @@ burst-parallel   burst-parallel foregrounds on GPUs of their own; backgrounds tr
 collocated       burst-parallel foregrounds, with backgrounds in their gaps
 
 Foregrounds of all strategies use no more of their GPUs than make them faster. Data parallelism is that which plans are
-compared with: in DDP's buckets if they are faster, and in micro-steps where the whole batch does not fit.
+compared with: in the buckets in which it is fastest, and in micro-steps where the whole batch does not fit.
 """
 STRATEGIES: tuple[ClusterStrategy, ...] = get_args(ClusterStrategy)
 DATA_PARALLEL: tuple[ClusterStrategy, ...] = ("data-parallel", "partition")
@@ -80,7 +80,7 @@ class ForegroundCost:
     """Iteration time and busy time of a foreground alone on some GPUs."""
 
     plan: Plan
-    """Plan in which all GPUs are used; of data parallelism the whole batch at once, in the buckets of a run."""
+    """Plan in which all GPUs are used; of data parallelism the whole batch at once."""
     work: tuple[GpuActivity, ...]
     """Activity of its ranks as planned; ranks with the same activity share an entry."""
     kind: NDArray[np.intp]
@@ -165,7 +165,7 @@ class CostCache:
             return renumber_gpus(make_plan(source, cluster, job.batch, job.amplification_limit))
         found = fastest_data_parallelism(job.name, source, cluster, job.batch)
         made = data_parallel_plan(source, replace(cluster, gpus=found.gpus), job.batch)
-        # The plan has the whole batch at once, in the buckets of a run.
+        # The plan has the whole batch at once.
         self._scales[id(made)] = found.seconds / made.iteration_time
         return made
 
