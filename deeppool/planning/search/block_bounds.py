@@ -58,11 +58,12 @@ class BranchBounds:
         """
         (self.path, self.offset), self.moved, (self.tail, self.tail_offset) = path, moved, tail
         self.spent_share, self.priced = spent_share, priced
-        bound = least = moved
+        # (S, last, join) lower bound of what comes behind the last layer.
+        self._rest = least = moved
         if self.tail:
-            bound = moved + np.stack([block.lower for block in self.tail])
+            self._rest = moved + np.stack([block.lower for block in self.tail])
             least = moved + np.stack([block.least for block in self.tail])[:, None, :]
-        self.total = shortest(self.path.lower, bound)
+        self.total = shortest(self.path.lower, self._rest)
         """(S, fork, join) lower bound of T + X."""
         self.least: Floats = least.min(axis=1)
         """(S, join) lower bound of X."""
@@ -86,24 +87,14 @@ class BranchBounds:
     def at_least(self, slot: int, before: int, after: int) -> tuple[float, float, float]:
         """Returns what no way beats in a group between two counts: what does not add up of T + X, the rest of it, X."""
         additive = float(self.additive[slot, min(before, self.additive.shape[1] - 1), after])
-        return float(self.total[slot, before, after]) - additive, additive, float(self.least[slot, after])
+        total = (self.path.lower[slot, before] + self._rest[slot, :, after]).min()
+        return float(total) - additive, additive, float(self.least[slot, after])
 
-    def ends(self, times: Floats, slot: int, before: int, after: int) -> tuple[Floats, Floats, list[int]]:
-        """Returns T and X, T ascending and X descending, with the last count that has them.
-
-        Args:
-            times: (S, fork, last) of the ways: their bounds, or what the search reckons with.
-            slot: index of the GPU group.
-            before: count of the fork.
-            after: count of the join.
-        """
-        time, moved = times[slot, before], self.moved[slot, :, after]
-        if self.tail:
-            least = self.tail[slot].least[after]
-            time, moved = time + (self.tail[slot].lower[:, after] - least), moved + least
+    def ends(self, slot: int, before: int, after: int) -> Integers:
+        """Returns the counts of the last layer of which no other one beats T, as the search reckons with it, and X."""
+        time, moved = self.path.guess[slot, before], self.moved[slot, :, after]
         rows = np.nonzero(np.isfinite(time + moved))[0]
-        rows = rows[efficient_rows(None, time[rows], moved[rows])]
-        return time[rows], moved[rows], rows.tolist()
+        return rows[efficient_rows(None, time[rows], moved[rows])]
 
 
 class Join(NamedTuple):
@@ -144,6 +135,15 @@ class StackedBranches:
         return self._least[number]
 
 
+def _combined(numbers: Floats, rows: Integers, combine: np.ufunc) -> Floats:
+    """Returns (n, …) some of the numbers, combined; ``rows`` is (n, which of them)."""
+    first, *others = rows.T
+    found: Floats = numbers.take(first, axis=0)
+    for row in others:
+        combine(found, numbers.take(row, axis=0), out=found)
+    return found
+
+
 def _rows(bounds: Sequence[Floats]) -> Floats:
     """Returns the groups of all branches as rows, and a last one of zeros, for branches that a group lacks."""
     return np.concatenate([*(np.minimum(bound, NEVER) for bound in bounds), np.zeros((1, *bounds[0].shape[1:]))])
@@ -166,20 +166,17 @@ class BlockBounds:
         """(fork, join) price of the join itself."""
         self.exact: bool = division.complete and branches.exact
         """Whether an evaluation finds the best way."""
-        self.lanes = [(members, int(slots[slot])) for members, slot in division.lanes]
-        """The division's distinct groups: their branches, and which of the branches' groups they are."""
-        self._stacked = branches
-        self._slots = slots
+        self._stacked, self._slots = branches, slots
         self._members = self._members_in(division.members % len(division.slots))
         arriving = self._over_groups(branches.least, np.add)
         summed = self._over_groups(branches.additive, np.add) if branches.priced else arriving
-        longest = self._over_groups(branches.excess, np.maximum)
-        time = longest + summed + self.own
-        permitted = (time < NEVER / 2) & (arriving <= join.slack)
-        self.time: Floats = np.where(permitted, time, np.inf)
+        self.time: Floats = self._over_groups(branches.excess, np.maximum)
         """(partition, fork, join) seconds that no way can beat; inf where none is permitted."""
+        self.time += summed
+        self.time += self.own
+        self.time[(self.time >= NEVER / 2) | (arriving > join.slack)] = np.inf
         self.guess: Floats = self.time[: division.tried].min(axis=0)
-        self.lower: Floats = self.time.min(axis=0)
+        self.lower: Floats = np.minimum(self.guess, self.time[division.tried :].min(axis=0, initial=np.inf))
         """(fork, join) seconds that no way can beat."""
         self.least: Floats = arriving[:, 0].min(axis=0)
         """(join,) seconds of transfers into the join that no way can beat."""
@@ -215,16 +212,16 @@ class BlockBounds:
         """
         rows, slots = self._stacked, self.division.slots
         first = np.array([slots[slot][1] == SAME_START for _, slot in self.division.lanes])[:, None, None]
-        passes, moved = (numbers[self._members].sum(axis=1) for numbers in (rows.least_of(FORWARD), rows.half))
-        near = [(summed._stacked.excess[self._members].sum(axis=1), moved)]
+        passes, moved = (_combined(numbers, self._members, np.add) for numbers in (rows.least_of(FORWARD), rows.half))
+        near = [(_combined(summed._stacked.excess, self._members, np.add), moved)]
         for place in (SAME_NODE, CROSS_NODE):
             if any(at == place for _, at in slots):
                 members = self._members_in(self.division.slots_at(place)[:, None])
-                near.append((rows.least_of(FORWARD)[members].sum(axis=1), rows.half[members].sum(axis=1)))
+                near.append((_combined(rows.least_of(FORWARD), members, np.add), _combined(rows.half, members, np.add)))
         least: Floats = np.full(self.own.shape, NEVER)
         for its_passes, its_moved in near:
-            longest = self._combined(np.where(first, its_passes, passes), np.maximum)
-            every = longest + self._combined(np.where(first, its_moved, moved), np.add)
+            longest = _combined(np.where(first, its_passes, passes), self.division.used, np.maximum)
+            every = longest + _combined(np.where(first, its_moved, moved), self.division.used, np.add)
             least = np.minimum(least, every[1:].min(axis=0, initial=NEVER))
         least += self.join.seconds[FORWARD]
         return least
@@ -237,8 +234,6 @@ class BlockBounds:
     def _least_of(self, number: int) -> Floats:
         """Returns (partition, fork, join) of one number of labels what no way can beat, in each partition."""
         own: Floats = self.join.seconds[number]
-        if number == WORK and not self._stacked.priced:
-            return np.broadcast_to(own, self.time.shape)
         least = self._stacked.least_of(number)
         if number == WORK:
             return self._over_groups(least, np.add) + own
@@ -246,19 +241,9 @@ class BlockBounds:
 
     def _over_groups(self, seconds: Floats, combine: np.ufunc) -> Floats:
         """Returns (partition, …) sums over the branches of each group, combined over the groups of a partition."""
-        return self._combined(seconds[self._members].sum(axis=1), combine)
-
-    def _combined(self, groups: Floats, combine: np.ufunc) -> Floats:
-        """Returns (partition, …) numbers of groups, combined over the groups of a partition."""
-        # A last group of zeros for partitions with fewer groups than others.
-        groups = np.concatenate([groups, np.zeros((1, *groups.shape[1:]))])
-        first, *others = self.division.used.T
-        found: Floats = groups[first]
-        for used in others:
-            combine(found, groups[used], out=found)
-        return found
+        return _combined(_combined(seconds, self._members, np.add), self.division.used, combine)
 
     def groups_of(self, index: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Yields the groups of a partition: their branches, their slot and their first GPU."""
         for group, kind in zip(self.division.arrangements[index], self.division.used[index].tolist(), strict=False):
-            yield group.branches, self.lanes[kind][1], group.start
+            yield group.branches, int(self._slots[self.division.lanes[kind][1]]), group.start

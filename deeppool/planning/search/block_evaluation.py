@@ -35,6 +35,8 @@ class BlockEvaluation:
         order = self.bounds[: block.division.tried].argsort(kind="stable").tolist()
         self.order = [index for index in order if self.bounds[index] < math.inf]
         """Partitions to try that can be at all, by their bounds."""
+        # Per branch and GPU group the seconds that _lasts reckoned with, and what it returned.
+        self._known: dict[tuple[BranchBounds, int], tuple[Floats, Sequence[int]]] = {}
 
     def best(self) -> tuple[PartialPlan, float]:
         """Returns the best way found, and what none can beat."""
@@ -89,6 +91,9 @@ class BlockEvaluation:
             for member in members
         }
         additive, arriving = (sum(numbers) for numbers in list(zip(*least.values(), strict=True))[1:])
+        # Evaluating others may have made these slower than was known when the bounds were found.
+        if additive + max(sum(least[member][0] for member in members) for members, _, _ in groups) > cap:
+            return concatenated([])
         folded = EMPTY_PLAN
         for members, slot, start in groups:
             group = EMPTY_PLAN
@@ -117,14 +122,15 @@ class BlockEvaluation:
         if branch.tail:
             # What a tail takes is only bounded so far, and a bound rules nothing out.
             return range(branch.moved.shape[1])
-        while True:
+        guess, lasts = self._known.get((branch, slot), (None, ()))
+        # Evaluating one may make it slower, perhaps than another one that it ruled out.
+        while branch.path.guess is not guess:
             guess = branch.path.guess
-            *_, lasts = branch.ends(guess, slot, self.before, self.after)
+            lasts = branch.ends(slot, self.before, self.after).tolist()
             for last in lasts:
                 branch.path.settle(slot, self.before, last)
-            if branch.path.guess is guess:
-                return lasts
-            # Evaluating one has made it slower, perhaps than another one that it ruled out.
+            self._known[branch, slot] = guess, lasts
+        return lasts
 
     def _branch(
         self, branch: BranchBounds, slot: int, start: int, cap: float, slack: float, *, thorough: bool

@@ -70,11 +70,11 @@ class PartitionSet:
     """Number of partitions to try."""
     slots: tuple[GroupShape, ...]
     lanes: tuple[tuple[tuple[int, ...], int], ...]
-    """Distinct groups: their branches, and which of ``slots`` they are."""
+    """Distinct groups: their branches, and which of ``slots`` they are. The last one has no branches."""
     members: NDArray[np.intp]
     """(group, most branches) which branch in which slot: branch x slots + slot; padded with the number behind."""
     used: NDArray[np.intp]
-    """(partition, most groups) which of ``lanes``; padded with the number behind the last one."""
+    """(partition, most groups) which of ``lanes``; padded with the last one."""
 
     @property
     def complete(self) -> bool:
@@ -149,12 +149,12 @@ def _indexed(tried: Sequence[Partition], bounds: Sequence[Partition], branches: 
     def kind(lane: BranchGroup) -> tuple[tuple[int, ...], int]:
         return lane.branches, numbers[lane.width, lane.place]
 
-    lanes = tuple(dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement))
+    lanes = (*dict.fromkeys(kind(lane) for arrangement in found for lane in arrangement), ((), 0))
     position = {lane: number for number, lane in enumerate(lanes)}
     members = np.full((len(lanes), branches), branches * len(slots))
     for number, (group, slot) in enumerate(lanes):
         members[number, : len(group)] = [branch * len(slots) + slot for branch in group]
-    used = np.full((len(found), max(map(len, found))), len(lanes))
+    used = np.full((len(found), max(map(len, found))), len(lanes) - 1)
     for row, arrangement in enumerate(found):
         used[row, : len(arrangement)] = [position[kind(lane)] for lane in arrangement]
     return PartitionSet(found, len(tried), slots, lanes, members, used)

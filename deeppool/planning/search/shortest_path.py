@@ -88,17 +88,10 @@ class Edge:
         self.guess = self.lower
         self._forward, self._added = [edge[1] for edge in edges], [edge[2] for edge in edges]
 
-    @functools.cached_property
-    def passes(self) -> Floats:
-        """(S, 3, before, after) seconds of the transfer and the layer in each pass, and price of GPU-seconds."""
-        forward, added = np.stack(self._forward), np.stack(self._added)
-        never = np.where(np.isfinite(self.lower), 0.0, np.inf)
-        return np.stack([forward + never, self.lower - forward - added, added + never], axis=1)
-
     def least_of(self, number: int) -> Floats:
-        """Returns (S, before, after) of one number of its labels."""
-        least: Floats = self.passes[:, number]
-        return least
+        """Returns (S, before, after) of one number of its labels: seconds in a pass, or the price of GPU-seconds."""
+        forward, added = np.stack(self._forward), np.stack(self._added)
+        return np.where(np.isfinite(self.lower), (forward, self.lower - forward - added, added)[number], np.inf)
 
     def settle(self, slot: int, before: int, after: int) -> PartialPlan:
         """Returns the transfer and the layer."""
@@ -111,8 +104,8 @@ class Edge:
         """Returns the only way between each two GPU counts."""
         slot = slot if len(self._forward) > 1 else 0
         before, after = np.nonzero(np.isfinite(self.lower[slot]) & (self.lower[slot] <= caps))
-        plans = [(Choice(self.layer, option, 0),) for option in after.tolist()]
-        return StepLabels(before, after, self.passes[slot][:, before, after], plans)
+        values = np.stack([self.least_of(number)[slot, before, after] for number in range(3)])
+        return StepLabels(before, after, values, [(Choice(self.layer, option, 0),) for option in after.tolist()])
 
 
 class PathTable:
@@ -130,6 +123,8 @@ class PathTable:
             budget: budget of :meth:`labels`.
         """
         self.steps, self._fits, self._budget = steps, fits, budget
+        # One layer is the only way between two counts.
+        self._alone = len(steps) == 1 and isinstance(steps[0][0], Edge)
         self._versions = [-1] * len(steps)
         self._times: list[Floats] = [np.empty(0)] * len(steps)
         self._lower: Floats | None = None
@@ -191,6 +186,10 @@ class PathTable:
         return found
 
     def _within(self, slot: int, before: int, last: int, cap: float) -> StepLabels:
+        *numbers, parts = self.settle(slot, before, last) if self._alone else INFEASIBLE
+        if parts:
+            self._budget.spend(1)
+            return StepLabels(np.array([before]), np.array([last]), np.array(numbers)[:, None], [parts])
         after, values, plans = np.array([before]), np.zeros((3, 1)), list[Parts]([()])
         for (step, layers), rest in zip(self.steps, self._rests(slot, last), strict=True):
             least = np.full(step.lower.shape[1], np.inf)

@@ -22,10 +22,6 @@ class KnownStep:
         self.lower = self.guess = np.array([lower])
         self.version, self.evaluated = 0, []
 
-    @property
-    def passes(self):
-        return np.stack([self.lower / 2, self.lower / 2, self.lower * 0], axis=1)
-
     def settle(self, slot, before, after):
         self.evaluated.append((before, after))
         forward, backward = min(self.ways[before, after], key=sum)
