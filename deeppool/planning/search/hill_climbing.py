@@ -21,6 +21,7 @@ from deeppool.costs.amplification import TOLERANCE, amplification
 from deeppool.graph.series_parallel import ParallelBlock, branching_blocks, layers_of
 from deeppool.planning.evaluate.gpu_sets import concurrent_branches
 from deeppool.planning.evaluate.placement import Placement
+from deeppool.planning.search.labels import Plans
 
 MOST_TIMED = 200_000
 """Layers to time at most in one climb, of all changes together."""
@@ -39,8 +40,8 @@ Value = Callable[[Placement], float]
 """Returns the number that is to become less."""
 SECONDS: Value = attrgetter("iteration_time")
 LEAST_SECONDS: Value = attrgetter("least_time")
-Timed = dict[tuple[tuple[int, ...], tuple[int, ...]], float]
-"""Values of plans, by their layers' GPU counts and first GPUs."""
+Timed = dict[Plans, tuple[float, bool]]
+"""Values of plans, by their layers' GPU counts and first GPUs; or what they are not below, and False."""
 Change = tuple[Collection[int], int, int | None]
 """Layers, the index of their GPU count, and their first GPU; None: as before."""
 
@@ -108,15 +109,19 @@ def climb(
                 if not left or not least:
                     return plan
                 enough = least * (1 - LEAST_GAIN)
+                ways = _ways(plan, change)
+                number, exact = timed.get(ways, (0.0, False))
+                if number >= enough:
+                    continue
                 other = _changed(plan, change)
-                ways = other.options, other.starts
-                if ways not in timed:
-                    if at_least(other) >= enough or not _is_possible(other, plan, change, permitted):
-                        continue
-                    left -= 1
-                    timed[ways] = value(other)
-                if timed[ways] < enough:
-                    plan, least = other, timed[ways]
+                if not exact:
+                    number = at_least(other)
+                    if number < enough and _is_possible(other, plan, change, permitted):
+                        left -= 1
+                        number, exact = value(other), True
+                    timed[ways] = number, exact
+                if exact and number < enough:
+                    plan, least = other, number
                     if near is not None:
                         near |= _beside(change[0])
     return plan
@@ -125,6 +130,15 @@ def climb(
 def _beside(layers: Collection[int]) -> set[int]:
     """Returns layers with those before and after them."""
     return {layer + step for layer in layers for step in (-1, 0, 1)}
+
+
+def _ways(plan: Placement, change: Change) -> Plans:
+    """Returns the GPU counts and first GPUs of all layers with a change."""
+    layers, option, start = change
+    options, starts = list(plan.options), list(plan.starts)
+    for layer in layers:
+        options[layer], starts[layer] = option, starts[layer] if start is None else start
+    return tuple(options), tuple(starts)
 
 
 def _changed(plan: Placement, change: Change) -> Placement:

@@ -80,8 +80,14 @@ def test_a_branch_moves_to_gpus_beside_another_one():
     assert found.iteration_time == pytest.approx(5.0)
     assert sorted(found.starts[1:3]) == [0, 1]
     # What another climb need not time again.
-    assert timed == {ways: Placement(costs, *ways).iteration_time for ways in timed}
-    assert timed[found.options, found.starts] == pytest.approx(5.0)
+    values = {ways: number for ways, (number, exact) in timed.items() if exact}
+    assert values == {ways: Placement(costs, *ways).iteration_time for ways in values}
+    assert values[found.options, found.starts] == pytest.approx(5.0)
+    # Nor does it build what was seen to be no faster.
+    built, slower = [], [ways for ways, (number, _) in timed.items() if number >= 5.0]
+    climb(found, ANY, timed=timed, at_least=lambda plan: built.append((plan.options, plan.starts)) or plan.least_time)
+    assert slower
+    assert not set(slower) & set(built)
 
 
 @pytest.mark.parametrize(("start", "fits"), [(0, True), (1, False), (2, True)])
