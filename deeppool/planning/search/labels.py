@@ -90,19 +90,13 @@ class Labels:
         total: Floats = self.values.sum(axis=0)
         return total
 
-    @property
-    def moved(self) -> Floats:
-        """Price of the transfers to the join."""
-        moved: Floats = self.values[3]
-        return moved
-
     def keep(self, rows: Integers) -> "Labels":
         """Returns some of the labels."""
         return Labels(self.values[:, rows], [self.plans[row] for row in rows.tolist()])
 
     def efficient(self) -> "Labels":
         """Returns the labels that no other one beats."""
-        return self.keep(_unbeaten(self.values)) if len(self.plans) > 1 else self
+        return self.keep(efficient_rows(None, *self.values)) if len(self.plans) > 1 else self
 
     def together(self, other: "Labels", *, side_by_side: bool, cap: float, slack: float) -> "Labels":
         """Returns the efficient pairs of a label of each: at most ``cap`` in all, ``slack`` of it transfers."""
@@ -112,7 +106,7 @@ class Labels:
             np.maximum(first[:2], second[:2], out=pairs[:2])
         left, right = np.nonzero((pairs.sum(axis=0) <= cap) & (pairs[3] <= slack))
         values = pairs[:, left, right]
-        rows = _unbeaten(values)
+        rows = efficient_rows(None, *values)
         ends = zip(left[rows].tolist(), right[rows].tolist(), strict=True)
         return Labels(values[:, rows], [self.plans[a] + other.plans[b] for a, b in ends])
 
@@ -138,7 +132,3 @@ def concatenated(found: Sequence[Labels]) -> Labels:
         return found[0]
     values = np.concatenate([np.zeros((4, 0)), *(labels.values for labels in found)], axis=1)
     return Labels(values, [plan for labels in found for plan in labels.plans])
-
-
-def _unbeaten(values: Floats) -> Integers:
-    return efficient_rows(None, *values)

@@ -1,6 +1,6 @@
 """Costs of layers and transfers for a search under one limit, with edges over the limit left out."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -112,13 +112,8 @@ class LimitedCosts:
 
     def spent(self, moved: Floats) -> Floats:
         """Returns the part of the (…, to) prices of transfers that is for GPU-seconds."""
-        if not self.work_price:
-            return np.zeros(moved.shape)
-        part: Floats = np.where(np.isfinite(moved), moved, 0.0) * self.spent_share
-        return part
+        return np.where(np.isfinite(moved), moved, 0.0) * self.spent_share
 
-    def shape(self, layers: Iterable[int]) -> tuple[object, ...]:
+    def shape(self, layers: Sequence[int]) -> tuple[object, ...]:
         """Returns a key that is equal for layers of equal costs and equal edges, wherever in the graph they are."""
-        found = list(layers)
-        first = found[0]
-        return tuple((layer - first, self._shapes[layer]) for layer in found)
+        return tuple((layer - layers[0], self._shapes[layer]) for layer in layers)

@@ -25,7 +25,7 @@ from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Joi
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
-from deeppool.planning.search.labels import Labels, PartialPlan, concatenated, label_of
+from deeppool.planning.search.labels import Labels, PartialPlan, concatenated
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.local_search import FEW_ENTRIES, MOST_ENTRIES, LocalSearch
 from deeppool.planning.search.shortest_path import Budget, Edge, PathStep, PathTable
@@ -57,16 +57,14 @@ class BlockStep:
         """Evaluates the step between two GPU counts and returns the best way found."""
         ends = slot, before, after
         if ends not in self._settled:
-            self._settled[ends], lower = self._evaluated(*ends)
+            cancellation.check()
+            part = self.parts[slot]
+            if isinstance(part, LocalSearch):
+                self._settled[ends], lower = part.settle(before, after)
+            else:
+                self._settled[ends], lower = BlockEvaluation(part, before, after, self._budget).best()
             self._learn(ends, self._settled[ends].time, lower)
         return self._settled[ends]
-
-    def _evaluated(self, slot: int, before: int, after: int) -> tuple[PartialPlan, float]:
-        cancellation.check()
-        part = self.parts[slot]
-        if isinstance(part, LocalSearch):
-            return part.settle(before, after)
-        return BlockEvaluation(part, before, after, self._budget).best()
 
     def _learn(self, ends: tuple[int, int, int], time: float, lower: float) -> None:
         """Takes the seconds of the best way found, and what none can beat."""
@@ -90,8 +88,7 @@ class BlockStep:
 
     def _labels(self, slot: int, before: int, after: int, cap: float, budget: Budget) -> Labels:
         part = self.parts[slot]
-        if isinstance(part, LocalSearch):
-            return label_of(self.settle(slot, before, after))
+        assert isinstance(part, BlockBounds)
         evaluation = BlockEvaluation(part, before, after, budget)
         return evaluation.joined(evaluation.labels(cap - evaluation.own)).efficient()
 
@@ -120,17 +117,13 @@ class BlockSolver:
 
     def whole(self, series: Series) -> tuple[PartialPlan, float]:
         """Returns the best plan found of a model, and the price that none can beat."""
-        path = self._all(series)
+        path = PathTable(self.steps(series), self.fits(((self.gpus, SAME_START),)), self.budget)
         while True:
             last = int(path.guess[0, 0].argmin())
             found = path.settle(0, 0, last)
             if path.guess[0, 0, last] <= path.guess.min():
                 break
         return found, min(found.time, float(path.lower.min()))
-
-    def _all(self, series: Series) -> PathTable:
-        """Returns the ways through a model on all GPUs."""
-        return PathTable(self.steps(series), self.fits(((self.gpus, SAME_START),)), self.budget)
 
     def steps(self, series: Series) -> list[tuple[PathStep, int]]:
         """Returns the steps of a model on all GPUs, each with the offset to add to its layers."""
@@ -175,18 +168,14 @@ class BlockSolver:
             distinct = list(dict.fromkeys(ends))
             found: Sequence[BlockBounds | LocalSearch]
             if isinstance(block, NonSeriesParallel):
-                found = self._regions(block, fork, join, distinct)
+                fitting = ((slot[1], self.fits((slot,))[0, 0]) for slot, _ in distinct)
+                found = [LocalSearch(self.prices, block, fork, join, *each, self._most_entries) for each in fitting]
             else:
                 found = self._blocks(block, fork, join, distinct)
             parts = [found[distinct.index(each)] for each in ends]
             self._steps[key] = BlockStep(parts, self.budget), layers[0]
         step, first = self._steps[key]
         return step, layers[0] - first
-
-    def _regions(self, region: NonSeriesParallel, fork: int, join: int, ends: Sequence[GroupEnds]) -> list[LocalSearch]:
-        """Returns a region on each of some groups of GPUs."""
-        fitting = ((slot[1], self.fits((slot,))[0, 0]) for slot, _ in ends)
-        return [LocalSearch(self.prices, region, fork, join, *each, self._most_entries) for each in fitting]
 
     def _blocks(self, block: ParallelBlock, fork: int, join: int, ends: Sequence[GroupEnds]) -> list[BlockBounds]:
         """Returns a block on each of some groups of GPUs; its branches are priced once on all groups inside these."""

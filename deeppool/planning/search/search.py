@@ -18,7 +18,7 @@ bound it is, and so does one whose proof of optimality takes too long.
 Layers of equal signature cost the same, so equal parts of a model are solved once.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,10 +62,11 @@ def search(
         side_by_side: whether branches may run on GPU groups of their own.
         proving: False: takes the ways through blocks that are found first, in a fraction of the time.
     """
-    found = _search(LimitedCosts(costs, limit, extra), side_by_side=side_by_side, proving=proving)
-    if extra is None:
-        return found
-    return replace(found, iteration_time=Placement(costs, found.choices, found.starts).iteration_time)
+    solver = BlockSolver(LimitedCosts(costs, limit, extra), side_by_side=side_by_side, proving=proving)
+    best, lower = solver.whole(decompose([layer.predecessors for layer in costs.graph.layers]))
+    options, starts = plan_of(best.parts)
+    time = best.time if extra is None else Placement(costs, options, starts).iteration_time
+    return SearchResult(options, starts, time, certificate(best.time / lower))
 
 
 def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float | None) -> SearchResult:
@@ -82,10 +83,3 @@ def search_partitions(costs: CostTable, choices: tuple[int, ...], limit: float |
     # In a large region only ways with one count for all layers are looked for.
     options, starts = plan_of(best.parts) if best.parts else (choices, in_sequence.starts)
     return SearchResult(options, starts, Placement(costs, options, starts).iteration_time, "heuristic")
-
-
-def _search(limited: LimitedCosts, *, side_by_side: bool = True, proving: bool = True) -> SearchResult:
-    tree = decompose([layer.predecessors for layer in limited.layers])
-    best, lower = BlockSolver(limited, side_by_side=side_by_side, proving=proving).whole(tree)
-    options, starts = plan_of(best.parts)
-    return SearchResult(options, starts, best.time, certificate(best.time / lower))
