@@ -98,7 +98,9 @@ def vertex_labels(prices: Floats, heights: Floats) -> StepLabels:
     apart = (np.diff(polygon, prepend=-1) > 0) | (np.diff(time, prepend=0) > ROUNDING * time)
     polygon, time = polygon[apart], time[apart]
     work = polygons.work(polygon, time)
-    price = polygons.time(polygon, work)[1:].argmax(axis=0) + 1
+    lines = polygons.time(polygon, work)[1:]
+    # Of the lines that meet at a vertex the one of the lowest price.
+    price = (lines > lines.max(axis=0) * (1 - ROUNDING)).argmax(axis=0) + 1
     return StepLabels(before[polygon], after[polygon], np.stack([time, work]), price=price)
 
 

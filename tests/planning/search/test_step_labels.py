@@ -52,6 +52,13 @@ def test_three_ways_of_which_one_is_above_the_others_line():
     assert len(time) == math.ceil(math.log(14 / 10) / math.log1p(NEAR * GAP)) + 1
 
 
+@pytest.mark.parametrize("rounding", [1e-13, -1e-13])
+def test_of_the_prices_at_which_one_way_is_best_a_vertex_has_the_lowest(rounding):
+    """Up to price 1, (1 s, 8 GPU-s) is the best way; from there on (5 s, 4), up to what rounding makes of the lines."""
+    heights = heights_of([(0, 0, 1.0, 8.0), (0, 0, 5.0, 4.0)]) * (1 + rounding * np.arange(len(PRICES)))[:, None, None]
+    assert PRICES[vertex_labels(PRICES, heights).price].tolist() == [0.1, 1.0]
+
+
 @pytest.mark.parametrize("gap", [GAP, 0.05])
 @pytest.mark.parametrize("seed", range(20))
 def test_sums_of_labels_bound_every_sum_of_ways(seed, gap):
