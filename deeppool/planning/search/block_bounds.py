@@ -74,7 +74,12 @@ class BranchBounds:
     def additive(self) -> Floats:
         """(S, fork or 1, join) lower bound of what adds up over branches side by side: X and GPU-seconds."""
         least = self.least[:, None, :]
-        return self.least_of(WORK) + least * (1 - self.spent_share) if self.priced else least
+        return self.least_work + least * (1 - self.spent_share) if self.priced else least
+
+    @cached_property
+    def least_work(self) -> Floats:
+        """(S, fork, join) lower bound of the price of GPU-seconds."""
+        return self.least_of(WORK)
 
     def least_of(self, number: int) -> Floats:
         """Returns (S, fork, join) lower bounds of F + X / 2, of B + X / 2 or of the price of GPU-seconds."""

@@ -21,7 +21,7 @@ from deeppool.base import cancellation
 from deeppool.costs.communication import SAME_START, Locality
 from deeppool.costs.table import Floats
 from deeppool.graph.series_parallel import INPUT, NonSeriesParallel, ParallelBlock, Series, layers_of
-from deeppool.planning.search.block_bounds import BlockBounds, BranchBounds, Join, StackedBranches
+from deeppool.planning.search.block_bounds import WORK, BlockBounds, BranchBounds, Join, StackedBranches
 from deeppool.planning.search.block_evaluation import BlockEvaluation
 from deeppool.planning.search.gpu_partition import GroupShape, partitions_of
 from deeppool.planning.search.label_sums import StepLabels
@@ -114,6 +114,8 @@ class BlockSolver:
         self._steps: dict[object, tuple[BlockStep, int]] = {}
         self._paths: dict[object, tuple[PathTable, int]] = {}
         self._fits: dict[tuple[GroupShape, ...], Floats] = {}
+        self.works: dict[object, Floats] | None = None
+        """Least GPU-seconds of branches, for searches of the same layers at other prices of a GPU-second."""
 
     def whole(self, series: Series) -> tuple[PartialPlan, float]:
         """Returns the best plan found of a model, and the price that none can beat."""
@@ -231,7 +233,13 @@ class BlockSolver:
             inside = tuple((width, SAME_START) for width, _ in entries)
             step, offset = self.step(branch.tail, last, join, inside, exits)
             tail = [part for part in step.parts if isinstance(part, BlockBounds)], offset
-        return BranchBounds(self._path(branch, fork, entries), moved, tail, prices.spent_share, priced=prices.priced)
+        bounds = BranchBounds(self._path(branch, fork, entries), moved, tail, prices.spent_share, priced=prices.priced)
+        if self.works is not None:
+            key = prices.shape([*sorted(layers_of(branch)), join]), entries, exits
+            if key not in self.works:
+                self.works[key] = bounds.least_of(WORK) / prices.work_price
+            bounds.least_work = self.works[key] * prices.work_price
+        return bounds
 
     def _path(self, series: Series, fork: int, slots: tuple[GroupShape, ...]) -> tuple[PathTable, int]:
         """Returns the ways through a branch up to its tail, on each group, and the offset to add to their layers."""

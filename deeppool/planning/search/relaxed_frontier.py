@@ -85,6 +85,7 @@ class RelaxedSearch:
         """Takes the layers as chains and branches."""
         self.costs, self.tree = costs, tree
         self._updates = least_update(costs, tree) if costs.overlap else 0.0
+        self._works: dict[object, Floats] = {}
 
     def frontier(self) -> RelaxedFrontier:
         """Returns bounds and plans."""
@@ -98,7 +99,10 @@ class RelaxedSearch:
             prices = relaxed_costs(self.costs, self.tree, None, price, updates=False)
         else:
             prices = LimitedCosts(self.costs, None, work_price=price)
-        return BlockSolver(prices, proving=proving)
+        solver = BlockSolver(prices, proving=proving)
+        if 0 < price < math.inf:
+            solver.works = self._works
+        return solver
 
     def _of_all_ways(self) -> RelaxedFrontier | None:
         """Returns the sums of all ways; None where they are many, or not all are tried."""

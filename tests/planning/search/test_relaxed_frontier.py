@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster, Link
@@ -45,6 +46,19 @@ def test_where_not_all_ways_are_tried_sums_are_bounds_and_plans_are_near(monkeyp
     assert found.work[-1] <= 12e-3 * (1 + 1e-6)
     assert found.time[0] == pytest.approx(8e-3, rel=0.01)
     assert found.sums.seconds(found.labels)[0] == pytest.approx(8e-3, rel=1e-6)
+
+
+def test_searches_at_other_prices_share_the_least_gpu_seconds_of_branches():
+    graph = make_graph(EDGES)
+    costs = price(
+        profile_from_times(graph, [lambda b: 1e-3 * (1 + b)] * 4, (1, 2, 4)), Network(Cluster(4)), 4, (1, 2, 4)
+    )
+    tree = decompose(EDGES)
+    shared = RelaxedSearch(replace(costs, overlap=False), tree)
+    for each in (0.5, 1.0, 3.0):
+        alone = RelaxedSearch(shared.costs, tree)
+        for found, expected in zip(*(search.solver(each).steps(tree) for search in (shared, alone)), strict=True):
+            np.testing.assert_allclose(found[0].lower, expected[0].lower, rtol=1e-12)
 
 
 def test_between_two_plans_the_bound_is_that_of_labels_and_not_the_line_of_their_prices(monkeypatch):
