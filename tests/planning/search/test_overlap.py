@@ -196,7 +196,8 @@ def test_branches_leave_the_gpu_that_updates_most_together():
 def test_overlap_never_slows_the_best_plan(problem, limit):
     without, overlapping = plan(*problem, limit), plan(*problem, limit, overlap_sync=True)
     updates = sum(layer.update for layer in overlapping.layers)
-    assert overlapping.iteration_time <= (without.iteration_time + updates) * (1 + 1e-12)
+    # A plan within NEAR of its bound is not improved.
+    assert overlapping.iteration_time <= (without.iteration_time + updates) * overlap.NEAR
     assert overlapping.iteration_time <= overlapping.single_gpu_iteration_time * (1 + 1e-12)
     if limit is None:
         assert overlapping.iteration_time <= data_parallel(problem) * (1 + 1e-9)
