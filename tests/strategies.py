@@ -6,12 +6,17 @@ from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, MeasuredNetwork, curve_through
-from deeppool.collectives.buckets import DEFAULT_BUCKETS
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, SEARCHED_BUCKETS, Buckets
 from deeppool.graph.layer import Layer, LayerGraph
 from deeppool.profiling.table import Measurement, Profile
 
 ALONE_BYTES = int(DEFAULT_BUCKETS.largest_joined)
 """A gradient so large shares no bucket in the buckets of costs that say nothing else."""
+BUCKETS = st.one_of(
+    st.sampled_from(SEARCHED_BUCKETS),
+    st.builds(Buckets, st.sampled_from([2**20, 5 * 2**20, 30 * 2**20]), size=st.sampled_from([2**20, 11 * 2**20])),
+)
+"""Gradients of contested problems share all-reduces in some of these and not in others."""
 BATCH_SIZES = (1, 2, 4, 8, 16)
 DATA = -1
 """What the first layers read."""

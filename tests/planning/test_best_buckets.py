@@ -52,6 +52,16 @@ def test_the_size_is_one_for_the_fastest_plan(name: str, samples: int) -> None:
         assert times[on_eight.index(min(on_eight))] > 1.05 * min(times)
 
 
+def test_where_data_parallelism_is_fastest_on_one_gpu_a_plan_decides() -> None:
+    """Four machines at 100 Mbit/s: on one there is nothing to sum, but a plan has convolutions on all of them."""
+    slow = Link(100e6 / 8, 1e-4, "by hand")
+    costs = cost_table(dp.find_profile("vgg16-cpu"), Cluster(4, "by hand", 1, slow, slow), 64)
+    sizes = [replace(costs, buckets=each) for each in SEARCHED_BUCKETS]
+    times = [search_overlapping(one, None).iteration_time for one in sizes]
+    assert times[SEARCHED_BUCKETS.index(costs.buckets)] <= 1.005 * min(times)
+    assert times[0] > 1.03 * min(times)
+
+
 def test_the_papers_model_has_no_buckets() -> None:
     costs = cost_table(dp.find_profile("vgg16-cpu"), 2, 8, model="paper")
     assert costs.buckets == dp.plan(dp.find_profile("vgg16-cpu"), 2, 8, network_model="paper").buckets

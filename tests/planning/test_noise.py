@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 
 import deeppool as dp
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import DDP_BUCKETS
+from deeppool.collectives.transfer_methods import DDP
+from deeppool.planning.request import cost_table
+from deeppool.planning.search.overlap import search_overlapping
 from deeppool.profiling.iteration_check import IterationCheck
 from tests.strategies import make_graph, profile_from_times
 
@@ -64,6 +68,23 @@ def test_data_parallelism_is_kept_where_it_is_fastest_of_where_it_fits() -> None
         assert (kept.comparison.fastest.gpus, kept.comparison.gain) == (gpus, pytest.approx(1.0))
         assert [layer.gpu_count for layer in kept.layers] == [gpus] * 2
         assert kept.iteration_time == pytest.approx(seconds)
+
+
+def test_ddp_is_kept_where_its_own_buckets_are_faster_than_those_of_plans() -> None:
+    """It sends the last of four layers of 8 MiB first and then three at once; the oracle simulates transfers."""
+    graph = make_graph([(), (0,), (1,), (2,)], parameter_bytes=[2**23] * 4)
+    times = profile_from_times(graph, [lambda b: 1e-3 * b] * 4)
+    times = replace(times, measurements=tuple(replace(x, backward=x.forward) for x in times.measurements))
+    link = Link(1e10, 8e-4, "by hand")
+    cluster = Cluster(4, "by hand", 4, link, link)
+    ddp = dp.compare_transfers(times, cluster, 16).plan(DDP).iteration_time
+    found = search_overlapping(cost_table(times, cluster, 16), None)
+    assert ddp < 0.99 * found.iteration_time
+    kept = dp.plan(times, cluster, 16)
+    assert (kept.iteration_time, kept.buckets) == (pytest.approx(ddp), DDP_BUCKETS)
+    assert "in buckets of 1.0 MiB, then 25.0 MiB" in kept.explain()
+    assert not kept.data_parallel_kept
+    dp.check(kept, times)
 
 
 def test_data_parallelism_over_the_limit_is_not_kept() -> None:

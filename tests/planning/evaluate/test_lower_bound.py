@@ -15,6 +15,7 @@ from tests.planning.search.test_efficient_plans import GRAPHS, PROBLEMS, costs_o
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
 from tests.strategies import (
+    BUCKETS,
     make_graph,
     problems,
     profile_from_times,
@@ -56,10 +57,10 @@ def test_the_bound_of_a_chain_without_overlap_is_the_optimum(problem):
 
 
 @pytest.mark.slow
-@given(PROBLEMS)
+@given(PROBLEMS, BUCKETS)
 @examples(150)
-def test_no_assignment_within_a_budget_beats_the_bound_with_overlap(problem):
-    costs, every = costs_of(*problem), every_plan(problem)
+def test_no_assignment_within_a_budget_beats_the_bound_with_overlap(problem, buckets):
+    costs, every = replace(costs_of(*problem), buckets=buckets), every_plan(problem, buckets)
     for path in paths(costs):
         assert LowerBound(costs, path, None).seconds() <= every[:, 0].min() * (1 + ROUNDING)
         for limit in (1.0, 1.3, 2.0):

@@ -40,9 +40,10 @@ def costs_of(profile, cluster, batch):
     return cost_table(profile, cluster, batch)
 
 
-def every_plan(problem):
-    """Returns (iteration time, GPU-seconds) of every assignment, one a row."""
+def every_plan(problem, buckets=None):
+    """Returns (iteration time, GPU-seconds) of every assignment, one a row; by default in the buckets of a search."""
     costs = costs_of(*problem)
+    costs = replace(costs, buckets=buckets or costs.buckets)
     definition, found = Definition(*problem).with_buckets(costs.buckets), []
     for assignment in definition.assignments(definition.tree, 0, definition.cluster.gpus):
         places = [place for _, place in sorted(assignment)]

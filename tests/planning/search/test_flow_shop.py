@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import DEFAULT_BUCKETS, SEARCHED_BUCKETS, Buckets
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
@@ -96,9 +97,10 @@ def test_a_last_layer_on_one_gpu_lets_the_others_send_their_gradients_beside_it(
     assert (options, seconds) == ((0, 1, 1), pytest.approx(8.3))
 
 
-def test_a_bucket_is_sent_when_it_is_full():
+@pytest.mark.parametrize("rule", [DEFAULT_BUCKETS, *SEARCHED_BUCKETS, Buckets(alone=4 * MEBIBYTE, size=8 * MEBIBYTE)])
+def test_a_bucket_is_sent_when_it_is_full(rule):
     """Of ten gradients of 3 MiB the last layers' fill a bucket of 27 MiB: as for each of the 2 ** 10 assignments."""
-    costs = layers([(1.0, 20.0)] * 10, [3 * MEBIBYTE] * 10, 0.4 / MEBIBYTE)
+    costs = replace(layers([(1.0, 20.0)] * 10, [3 * MEBIBYTE] * 10, 0.4 / MEBIBYTE), buckets=rule)
     options, seconds = fastest_in_sequence(costs, range(10), None, math.inf)
     times = [Placement(costs, each, (0,) * 10).iteration_time for each in itertools.product((0, 1), repeat=10)]
     assert options == (1,) * 10

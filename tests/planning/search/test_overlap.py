@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS, Buckets
+from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import ParallelBlock, decompose, layers_of, parts_of
@@ -33,6 +33,7 @@ from tests.planning.searched import buckets_of, plan
 from tests.sampling import examples
 from tests.strategies import (
     ALONE_BYTES,
+    BUCKETS,
     computing_problems,
     contested_problems,
     make_graph,
@@ -50,11 +51,6 @@ SMALL_PROBLEMS = st.one_of(
     problems(ANY_GRAPH, gpus=(1, 2, 3, 4)), contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)
 )
 LARGER_PROBLEMS = st.one_of(problems(LARGER), contested_problems(LARGER, gpus=(2, 4, 8)), computing_problems(LARGER))
-
-
-BUCKETS = st.one_of(
-    st.sampled_from(SEARCHED_BUCKETS), st.builds(Buckets, st.integers(0, 10**7), size=st.integers(1, 10**7))
-)
 
 
 def optimum(definition, limit):
@@ -160,9 +156,9 @@ def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(p
 
 
 @examples(200)
-@given(st.one_of(contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)), st.sampled_from(LIMITS))
-def test_no_assignment_is_below_a_bound(problem, limit):
-    definition, costs = Definition(*problem), costs_of(*problem)
+@given(st.one_of(contested_problems(ANY_GRAPH), computing_problems(ANY_GRAPH)), st.sampled_from(LIMITS), BUCKETS)
+def test_no_assignment_is_below_a_bound(problem, limit, buckets):
+    definition, costs = Definition(*problem).with_buckets(buckets), replace(costs_of(*problem), buckets=buckets)
     _, bound = bounding_plan(costs, definition.tree, limit)
     assert bound <= optimum(definition, limit) * (1 + ROUNDING)
 
