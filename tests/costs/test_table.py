@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price, reprice
@@ -104,6 +105,16 @@ def test_a_batch_below_the_profile_is_refused_by_name():
     profile = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b] * 2, batch_sizes=(4, 8))
     with pytest.raises(MissingProfileError, match="'layer0' at per-GPU batch 2"):
         price(profile, Network(Cluster(4)), 8, (1, 2, 4))
+
+
+def test_what_shares_a_bucket_adds_no_latency_of_its_own():
+    """8 MiB by themselves take two steps of 10 ms on two GPUs; of a bucket of 25 MiB and what completes it a share."""
+    link = Link(1e18, 10e-3, "by hand")
+    graph = make_graph([(), (0,)], parameter_bytes=[2**23, 2**23])
+    costs = price(profile_from_times(graph, [lambda b: 1.0] * 2), Network(Cluster(2, "two", 2, link, link)), 4, (1, 2))
+    for alone, seconds in ((2**23, 20e-3), (2**24, 20e-3 * 8 / (25 + 16)), (None, 20e-3 * 8 / (25 + 8))):
+        found = replace(costs, buckets=Buckets(alone=alone)).least_sync
+        assert found[:, 1].tolist() == pytest.approx([seconds] * 2)
 
 
 def test_a_tied_parameter_counts_once_beside_a_bias():

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import Buckets
 from deeppool.planning.evaluate import lower_bound
 from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
+from deeppool.planning.evaluate.placement import Placement
 from tests.planning.search.test_efficient_plans import GRAPHS, PROBLEMS, costs_of, every_plan
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
@@ -97,6 +99,21 @@ def test_an_all_reduce_beside_a_transfer_by_hand():
     problem = profile, Cluster(2, "two", 2, link, link), 2
     assert every_plan(problem)[:, 0].min() == pytest.approx(4.0)
     assert LowerBound(costs_of(*problem), (0, 1), None).seconds() == pytest.approx(4.0)
+
+
+def test_gradients_of_a_bucket_share_its_latency_in_the_bound():
+    """Three layers of 8 MiB that compute 1 ms on two GPUs send all at once, in two steps of 10 ms: 23 ms, or 63."""
+    graph = make_graph([(), (0,), (1,)], parameter_bytes=[2**23] * 3)
+    profile = profile_from_times(graph, [{1: 1e-3, 2: 10.0}.__getitem__] * 3, batch_sizes=(1, 2))
+    link = Link(1e18, 10e-3, "by hand")
+    costs = costs_of(profile, Cluster(2, "two", 2, link, link), 2)
+    bounds = []
+    for alone, seconds in ((2**24, 23e-3), (2**22, 63e-3)):
+        priced = replace(costs, buckets=Buckets(alone=alone))
+        assert Placement(priced, (1,) * 3, (0,) * 3).iteration_time == pytest.approx(seconds)
+        bounds.append(LowerBound(priced, (0, 1, 2), None).seconds())
+        assert max(bounds) <= seconds * (1 + ROUNDING)
+    assert bounds[1] > 23e-3
 
 
 def test_the_longest_path_is_the_one_of_most_seconds():
