@@ -253,8 +253,8 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
 
     They are worth it where a GPU computes twice the samples in less than twice the time, but has no memory for them:
     else DDP of twice the batch, which makes as many updates of each replica, trains as much, and the gain is over the
-    faster one of the two. Each way is on as many
-    GPUs as it is fastest on of those on which it fits, and DDP has its best bucket size.
+    faster one of the two. Each way is on as many GPUs as it is fastest on of those on which it fits, and DDP has its
+    best bucket size.
     """
     compared = _with_best_bucket(compared, costs)
     network, batch = costs.network, costs.global_batch

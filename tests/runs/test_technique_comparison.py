@@ -11,13 +11,19 @@ import deeppool as dp
 from deeppool import figures
 from deeppool.advice.record import Advice, Finding
 from deeppool.advice.verdict import TechniqueVerdict, verdicts
+from deeppool.base import serialization
+from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.transfer_methods import FEWER
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import MeasuredRounds
+from deeppool.execution.ranks import PLAN
 from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
 from deeppool.runs.technique_comparison import compare, names
+from deeppool.runs.technique_comparison import rank as rank_module
 from deeppool.runs.technique_comparison.pipeline import splits
+from deeppool.runs.technique_comparison.rank import TechniqueRank
 from deeppool.runs.technique_comparison.timeline import timeline_of
+from tests.figures.records import two_layer_plan
 from tests.interleaving.crossover.test_scheduler import make_job
 from tests.records.test_recorded_files import RECORDED
 
@@ -41,6 +47,24 @@ def predicted() -> Advice:
     gains = {"ordered transfers": 1.2, "crossover": 1.1, "two waves": 1.3, "partial all-reduces": None}
     findings = tuple(Finding(name, "unknown", gain, "some reason", "some command") for name, gain in gains.items())
     return replace(dp.load(RECORDED / "advice.json"), findings=findings)
+
+
+def test_a_plan_is_trained_in_its_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(two_layer_plan(), overlap_sync=True, buckets=Buckets(alone=7))
+    serialization.write(plan, tmp_path / PLAN)
+    asked = {}
+    rank = object.__new__(TechniqueRank)
+    vars(rank).update(
+        folder=tmp_path,
+        place=None,
+        _job=None,
+        _batch=plan.global_batch,
+        _trainer=lambda captured, stages, **options: asked.update(options),
+        _batches=lambda: iter(()),
+    )
+    monkeypatch.setattr(rank_module, "user_task", lambda *_: SimpleNamespace(captured=None))
+    rank._planned()
+    assert asked == {"overlap_sync": True, "buckets": plan.buckets}
 
 
 def test_gains_are_in_samples_per_second_and_a_way_has_the_faster_one_of_two_rivals() -> None:
