@@ -163,7 +163,7 @@ def ordered_transfers(profile: Profile, costs: CostTable, compared: DataParallel
         if one.gpus > 1 and profile.graph.parameter_bytes:
             found = compare_transfers(profile, replace(cluster, gpus=one.gpus), costs.global_batch)
             # In seconds of the plans that DDP is compared with, in which cores may compute all-reduces.
-            scale = one.seconds / found.plan(DDP).iteration_time
+            scale = one.seconds / found.plan(TUNED_DDP).iteration_time
             times = {method: found.plan(method).iteration_time * scale for method in methods}
         for method, seconds in times.items():
             if method not in fastest or seconds < fastest[method].seconds:
@@ -193,17 +193,6 @@ def _least_seconds(costs: CostTable, gpus: int) -> float:
     return max(_compute_seconds(costs, gpus), min(sent))
 
 
-def _with_best_bucket(compared: DataParallelComparison, costs: CostTable) -> DataParallelComparison:
-    """Returns the times of DDP with all gradients in one bucket where that is faster: so they travel in these ways."""
-    times = []
-    for one in compared.data_parallel:
-        sent = costs.network.all_reduce_time(one.gpus, costs.graph.parameter_bytes)
-        # Of micro-steps all but the last have nothing to send.
-        whole = one.seconds if one.micro_steps > 1 else _compute_seconds(costs, one.gpus) + sent
-        times.append(replace(one, seconds=min(one.seconds, whole)))
-    return replace(compared, data_parallel=tuple(times))
-
-
 def _compute_seconds(costs: CostTable, gpus: int) -> float:
     """Returns the seconds of both passes and the update."""
     return float(costs.compute[:, costs.gpu_counts.index(gpus)].sum() + costs.update.sum())
@@ -220,7 +209,6 @@ def crossover(profile: Profile, costs: CostTable, compared: DataParallelComparis
     The gain is over the same two jobs by DDP with its best bucket size: one after the other, or on GPUs of their own if
     that is faster.
     """
-    compared = _with_best_bucket(compared, costs)
     cluster, memory = costs.network.cluster, memory_model(profile, costs.global_batch)
     capacity = math.inf if cluster.memory is None else cluster.memory
     jobs, needed = {}, {}
@@ -256,7 +244,6 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
     faster one of the two. Each way is on as many GPUs as it is fastest on of those on which it fits, and DDP has its
     best bucket size.
     """
-    compared = _with_best_bucket(compared, costs)
     network, batch = costs.network, costs.global_batch
     cluster, memory = network.cluster, memory_model(profile, batch)
     capacity = math.inf if cluster.memory is None else cluster.memory
@@ -290,7 +277,7 @@ def two_waves(profile: Profile, costs: CostTable, compared: DataParallelComparis
         )
     twice = cost_table(profile, cluster, 2 * batch, model=network.model)
     doubled = data_parallel_times(profile, twice, memory_model(profile, 2 * batch))
-    larger = _with_best_bucket(DataParallelComparison(2 * times[gpus], doubled, capacity=capacity), twice)
+    larger = DataParallelComparison(2 * times[gpus], doubled, capacity=capacity)
     if larger.fitting and larger.gain < WORTH:
         evidence += (
             f", but one of twice the batch{larger.where}, which {has} hold, is {1 / larger.gain:.2f} times as fast"

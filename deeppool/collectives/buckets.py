@@ -13,8 +13,6 @@ from deeppool.units import format_bytes
 
 BUCKET_BYTES = 25 * 2**20
 """Size at which a bucket is complete; DDP's default (``bucket_cap_mb``)."""
-FIRST_BUCKET = 2**20
-"""DDP's first bucket is smaller, so that transfers begin early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,8 @@ class Buckets:
                 raise InvalidValueError(f"{name} of buckets must be at least {least} bytes, got {value}")
 
     def __str__(self) -> str:
+        if self == ONE_BUCKET:
+            return "one bucket for all gradients"
         sizes = "" if self.first is None else f"{format_bytes(self.first)}, then "
         text = f"buckets of {sizes}{format_bytes(self.size)}"
         if self.alone is None:
@@ -77,9 +77,22 @@ class Buckets:
 
 ONE_BUCKET = Buckets(alone=None, size=2**62)
 """All gradients of the same GPUs share one all-reduce."""
-DDP_BUCKETS = Buckets(alone=None, first=FIRST_BUCKET)
-"""Buckets of PyTorch's DistributedDataParallel by default."""
-SEARCHED_BUCKETS = tuple(Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 4 * 2**20, 2**20))
-"""Buckets among which a plan has the best ones: larger ones for long latencies, smaller ones for slow links."""
+DDP_BUCKETS = Buckets(alone=None, first=2**20)
+"""Buckets of PyTorch's DistributedDataParallel by default: the first is smaller, so that transfers begin early."""
+
+
+def ddp_buckets(size: int) -> Buckets:
+    """Returns DDP's buckets of a size: of its default the first is smaller, of a ``bucket_cap_mb`` as large as all."""
+    return DDP_BUCKETS if size == BUCKET_BYTES else Buckets(alone=None, size=size)
+
+
+LARGE_BUCKET = 100 * 2**20
+SEARCHED_BUCKETS = tuple(
+    Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 50 * 2**20, LARGE_BUCKET, 4 * 2**20, 2**20)
+)
+"""Buckets among which a plan has the best ones, in order of preference: large for long latencies, small for slow links.
+"""
+DATA_PARALLEL_BUCKETS = (*SEARCHED_BUCKETS, DDP_BUCKETS, ddp_buckets(LARGE_BUCKET), ONE_BUCKET)
+"""Buckets among which data parallelism has the best ones: those of plans, and DDP's by default, of 100 MiB, and one."""
 DEFAULT_BUCKETS = Buckets(alone=4 * 2**20)
 """Buckets of plans of earlier versions, whose files say nothing of them."""

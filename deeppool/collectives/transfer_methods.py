@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deeppool.collectives.batching import Gradient
-from deeppool.collectives.buckets import BUCKET_BYTES, FIRST_BUCKET
+from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
@@ -41,7 +41,8 @@ def ddp_transfers(
         bucket: bytes at which a bucket is complete.
     """
     ready = ready_times(parts)
-    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, min(FIRST_BUCKET, bucket))]
+    first = ddp_buckets(int(bucket)).first or bucket
+    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, first)]
     return _plan(parts, send(parts, [replace(each, waiting_part=0) for each in found], by_need=False), bucket)
 
 

@@ -1,8 +1,10 @@
 """Size of the gradient buckets that suits a model and a network.
 
 Large buckets pay latency less often, small ones start early, so the best size is one for the plan that is searched,
-which is not known yet. Two that are near to it, or beside it, are timed in each size: data parallelism, and the plan of
-the paper's model, in which all-reduces count in full and nothing overlaps; of few GPU counts it is found in no time.
+which is not known yet. Two that are near to it, or beside it, are timed in each size: data parallelism on the GPUs on
+which it is fastest, and the plan of the paper's model, in which all-reduces count in full and nothing overlaps; of few
+GPU counts it is found in no time. The faster one counts, and data parallelism on all GPUs a little: what is fastest on
+one GPU sums nothing, and is as fast in every size.
 """
 
 from dataclasses import replace
@@ -12,24 +14,29 @@ from deeppool.costs.table import CostTable
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.search.search import search
 
-SAME_TIME = 1.01
-"""Times within this factor are equal, and the larger buckets are taken: they have fewer calls, whose cost on the host
-is not priced, and plans of more GPUs than these two pay more latency."""
+SAME_TIME = 1.005
+"""Times within this factor are equal, and DDP's size is taken, or a larger one: the host's part of a call costs, too,
+which is not priced."""
+ON_ALL_GPUS = 0.05
+"""How much the seconds of data parallelism on all GPUs count."""
 
 
 def with_best_buckets(costs: CostTable) -> CostTable:
-    """Returns the costs in buckets of the searched size in which the faster of the two plans is fastest."""
+    """Returns the costs in buckets of the searched size that suits plans best."""
     if not costs.overlap:
         return costs
-    sizes = [replace(costs, buckets=buckets) for buckets in SEARCHED_BUCKETS]
-    uniform = [data_parallel(sizes[0], option) for option in range(len(costs.gpu_counts))]
-    fastest = min(range(len(uniform)), key=lambda option: uniform[option].iteration_time)
+    uniform = [data_parallel(costs, option) for option in range(len(costs.gpu_counts))]
+    seconds = [_in_each_size(plan) for plan in uniform]
+    fastest = min(range(len(uniform)), key=lambda option: min(seconds[option]))
     few = sorted({0, fastest, len(uniform) - 1})
     found = search(replace(costs.at(few), overlap=False), None, proving=False)
     burst = replace(uniform[0], options=tuple(few[choice] for choice in found.choices), starts=found.starts)
-    times = [min(_seconds(plan, one) for plan in (uniform[fastest], burst)) for one in sizes]
-    return next(one for one, seconds in zip(sizes, times, strict=True) if seconds <= SAME_TIME * min(times))
+    best = (min(times) for times in zip(*seconds, _in_each_size(burst), strict=True))
+    counted = [time + ON_ALL_GPUS * on_all for time, on_all in zip(best, seconds[-1], strict=True)]
+    chosen = next(position for position, time in enumerate(counted) if time <= SAME_TIME * min(counted))
+    return replace(costs, buckets=SEARCHED_BUCKETS[chosen])
 
 
-def _seconds(plan: Placement, costs: CostTable) -> float:
-    return replace(plan, costs=costs).iteration_time
+def _in_each_size(plan: Placement) -> list[float]:
+    """Returns the seconds of an iteration in the buckets of each searched size."""
+    return [plan.with_buckets(buckets).iteration_time for buckets in SEARCHED_BUCKETS]

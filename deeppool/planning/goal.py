@@ -3,7 +3,7 @@
 ``ddp_speed``
     The fewest GPU-seconds, of the plans that are no slower than data parallelism in the same cost model, on as many of
     the GPUs as it is fastest on of those on which it fits into memory. What they leave free costs the foreground
-    nothing. Where DDP's own buckets are a little faster than those of plans, they are as fast as the fastest plan.
+    nothing. Where DDP is faster in buckets that plans do not have, they are as fast as the fastest plan.
 ``cluster_throughput``
     The most samples per second of the foreground and of a background job in all its idle time, of the same plans. A
     plan of iteration time T that holds W of a cluster's N GPUs for W / T, with a global batch B, and a background job

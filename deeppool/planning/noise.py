@@ -1,8 +1,8 @@
 """Keeps data parallelism where no plan is faster than that by more than the profile can tell.
 
 A profile's layers do not add up to the whole iteration exactly, so a plan whose gain over DDP, on as many of the GPUs
-as it is fastest on, is smaller than that deviation may as well be slower. DDP may also be a little faster than all
-plans that are searched, as its own buckets are not (:mod:`deeppool.collectives.buckets`).
+as it is fastest on, is smaller than that deviation may as well be slower. DDP may also be faster than all plans that
+are searched: it has buckets that these have not (:mod:`deeppool.collectives.buckets`).
 """
 
 from dataclasses import replace

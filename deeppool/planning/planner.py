@@ -72,8 +72,8 @@ def plan(
         gpu_counts: ``powers`` of two, or ``all``; see :func:`deeppool.planning.request.gpu_counts_to_search`.
         network_model: see :mod:`deeppool.costs.communication`; None: ``measured`` where the cluster was,
             else ``nccl`` for GPUs of several nodes, else ``ring``.
-            All-reduces of gradients overlap the backward pass, as they do in DDP, in buckets of the size in which data
-            parallelism is fastest (``Plan.buckets``); see :mod:`deeppool.planning.evaluate.schedule`. With ``paper``
+            All-reduces of gradients overlap the backward pass, as they do in DDP, in buckets of the size that suits
+            model and network (``Plan.buckets``); see :mod:`deeppool.planning.evaluate.schedule`. With ``paper``
             everything waits for each layer's own. A limit per layer counts each layer's own in full either way.
         optimizer: optimizer whose state each GPU holds; runs train by SGD with momentum.
         memory: bytes of each GPU, in place of the cluster's.

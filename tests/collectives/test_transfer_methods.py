@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from deeppool.collectives.batching import Gradient
-from deeppool.collectives.buckets import FIRST_BUCKET
 from deeppool.collectives.patterns import ALL_REDUCES, HALVES, schedule_named
 from deeppool.collectives.plan_transfers import plan_transfers
 from deeppool.collectives.schedule import schedule_of
@@ -43,9 +42,12 @@ def test_ddp_waits_for_all_buckets_before_the_next_forward() -> None:
 
 
 def test_ddps_first_bucket_is_small() -> None:
-    gradients = [Gradient(str(number), FIRST_BUCKET // 2, 2) for number in range(6)]
+    gradients = [Gradient(str(number), 2**19, 2) for number in range(6)]
     plan = ddp_transfers(PARTS, gradients, price)
     assert [len(each.gradients) for each in plan.transfers] == [2, 4]
+    # Not so where it was given its size.
+    plan = ddp_transfers(PARTS, gradients, price, 2**21)
+    assert [len(each.gradients) for each in plan.transfers] == [4, 2]
 
 
 def test_dear_gathers_in_the_order_of_the_next_forward() -> None:

@@ -98,7 +98,7 @@ def test_a_rank_has_the_buckets_of_its_own_sets_last_part_first() -> None:
 @pytest.mark.parametrize("rule", [DEFAULT_BUCKETS, DDP_BUCKETS, *SEARCHED_BUCKETS], ids=str)
 def test_the_planner_prices_the_buckets_that_run(rule: Buckets) -> None:
     """Linear layers without bias, so that each layer has one gradient."""
-    widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 3
+    widths = [(700, 900), (1024, 1024), (64, 64), (1000, 1000), (1000, 1000), (2048, 2048), (10, 10)] * 15
     layers = [nn.Parameter(torch.empty(wide, high, device="meta")) for wide, high in widths]
     run = [sum(member.nbytes for member in bucket.parameters) for bucket in buckets(*layers, rule=rule)]
     sizes = [layer.nbytes for layer in layers]

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deeppool.base.number_checks import positive_number
 from deeppool.base.timeline import Timeline
 from deeppool.cluster.cluster import Cluster
-from deeppool.collectives.buckets import BUCKET_BYTES, FIRST_BUCKET
+from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.find import device_of
@@ -98,17 +98,15 @@ class DataParallel(Trainee):
         Args:
             job: its loss and optimizer.
             model: this rank's replica.
-            bucket: bytes of a bucket; the first is no larger than torch's first.
+            bucket: bytes of a bucket.
             group: ranks that train it, of this way only; None: all.
         """
         super().__init__(job, model)
         self._group = group
-        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket / 2**20, process_group=group)
-        sizes, full = [0], min(bucket, FIRST_BUCKET)
-        for parameter in reversed(self.parameters):
-            if sizes[-1] >= full:
-                sizes, full = [*sizes, 0], bucket
-            sizes[-1] += parameter.nbytes
+        cap = None if bucket == BUCKET_BYTES else bucket / 2**20
+        self.model = DistributedDataParallel(model, bucket_cap_mb=cap, process_group=group)
+        each = [parameter.nbytes for parameter in reversed(self.parameters)]
+        sizes = [sum(each[position] for position in members) for members in ddp_buckets(int(bucket)).group(each)]
         place = self.parameters[0].device
         self._buckets = [torch.zeros(size, dtype=torch.uint8, device=place).view(torch.float32) for size in sizes]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
+from deeppool.collectives.buckets import DATA_PARALLEL_BUCKETS
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.costs.table import CostTable, price
 from deeppool.errors import InvalidValueError
@@ -202,7 +202,7 @@ def _times(costs: CostTable) -> tuple[DataParallelTime, ...]:
 
 def fastest_data_parallel(costs: CostTable, option: int) -> Placement:
     """Returns data parallelism on a count of the table, in the buckets of all kinds in which it is fastest."""
+    plan = data_parallel(costs, option)
     if not costs.overlap:
-        return data_parallel(costs, option)
-    found = [data_parallel(replace(costs, buckets=each), option) for each in (*SEARCHED_BUCKETS, DDP_BUCKETS)]
-    return min(found, key=lambda plan: plan.iteration_time)
+        return plan
+    return min(map(plan.with_buckets, DATA_PARALLEL_BUCKETS), key=lambda one: one.iteration_time)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from deeppool.collectives.buckets import Buckets
 from deeppool.costs.communication import CROSS_NODE, SAME_NODE, SAME_START, Locality
 from deeppool.costs.table import CostTable
 from deeppool.graph.series_parallel import Series, branching_blocks, decompose, layers_of
@@ -170,6 +171,12 @@ class Placement:
         for each in {*layers, *(reader for layer in layers for reader in self.readers[layer])}:
             incoming[each] = other._transfers_to(each)
         vars(other).update(tree=self.tree, readers=self.readers, gpus=tuple(gpus), _incoming=tuple(incoming))
+        return other
+
+    def with_buckets(self, buckets: Buckets) -> "Placement":
+        """Returns the same placement with the gradients in other buckets."""
+        other = replace(self, costs=replace(self.costs, buckets=buckets))
+        vars(other).update(tree=self.tree, order=self.order, gpus=self.gpus, _incoming=self._incoming)
         return other
 
     def time_change(self, other: "Placement", touched: Iterable[int]) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
+from deeppool.collectives.buckets import DATA_PARALLEL_BUCKETS
 from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import ParallelBlock, decompose, layers_of, parts_of
@@ -138,10 +138,10 @@ def test_more_gpu_counts_than_the_flow_shop_can_follow_make_no_slower_plan(monke
 
 
 def data_parallel(problem):
-    """Seconds of data parallelism in the buckets of plans, and in those of DDP."""
+    """Seconds of data parallelism in its best buckets."""
     definition = Definition(*problem)
     places = [(definition.cluster.gpus, 0)] * len(definition.layers)
-    rules = *SEARCHED_BUCKETS, DDP_BUCKETS
+    rules = DATA_PARALLEL_BUCKETS
     return min(iteration_with_overlap(definition.with_buckets(buckets), places)[0] for buckets in rules)
 
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from deeppool.collectives.buckets import DDP_BUCKETS, SEARCHED_BUCKETS
+from deeppool.collectives.buckets import DATA_PARALLEL_BUCKETS
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, parts_of
 from deeppool.planning.plan import Plan
 from deeppool.planning.search import parallel_block
@@ -102,7 +102,7 @@ def check_as_run(number):
     check_clock(made, result)
     definition, places = Definition(problem.profile, problem.cluster, problem.global_batch), places_of(made)
     on_most = [(made.gpu_counts[-1], 0)] * len(places)
-    for buckets in (*SEARCHED_BUCKETS, DDP_BUCKETS):
+    for buckets in DATA_PARALLEL_BUCKETS:
         check_baselines(made, iteration_with_overlap(definition.with_buckets(buckets), on_most)[0])
     definition.with_buckets(made.buckets)
     assert made.iteration_time == pytest.approx(iteration_with_overlap(definition, places)[0], rel=ROUNDING)

@@ -1,0 +1,37 @@
+"""Buckets of gradients, against those that PyTorch's DDP makes."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [MIB, 4 * MIB, BUCKET_BYTES, 50 * MIB])
+def test_ddp_has_the_buckets_with_which_it_is_priced(size: int) -> None:
+    widths = [300, 900, 1200, 10, 2000, 2000, 700, 900, 900, 1500, 20, 600, 1800, 1800, 5]
+    layers = [nn.Linear(wide, high, bias=False) for wide, high in pairwise(widths)]
+    cap = None if size == BUCKET_BYTES else size / MIB
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=cap)
+    # After an iteration DDP makes its buckets in the order in which that computed the gradients, and later says so.
+    for _ in range(3):
+        model(torch.ones(1, widths[0])).sum().backward()
+    sizes = [layer.weight.nbytes for layer in reversed(layers)]
+    made = [sum(sizes[position] for position in bucket) for bucket in ddp_buckets(size).group(sizes)]
+    assert ", ".join(map(str, made)) == model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    assert len(made) > 1
