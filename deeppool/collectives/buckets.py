@@ -48,8 +48,9 @@ class Buckets:
         return math.inf if self.alone is None else self.alone
 
     def largest(self, sizes: Sequence[int]) -> int:
-        """Returns bytes that no bucket of several of these gradients exceeds."""
-        return self.size + (max(sizes, default=0) if self.alone is None else self.alone)
+        """Returns bytes, at least one, that no bucket of several of these gradients exceeds."""
+        joined = self.size + (max(sizes, default=0) if self.alone is None else self.alone)
+        return min(max(1, sum(sizes)), joined)
 
     def group(self, sizes: Sequence[int]) -> list[list[int]]:
         """Groups gradients into buckets.
@@ -87,12 +88,14 @@ def ddp_buckets(size: int) -> Buckets:
 
 
 LARGE_BUCKET = 100 * 2**20
-SEARCHED_BUCKETS = tuple(
-    Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 50 * 2**20, LARGE_BUCKET, 4 * 2**20, 2**20)
+SEARCHED_BUCKETS = (
+    *(Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 50 * 2**20, LARGE_BUCKET)),
+    ONE_BUCKET,
+    *(Buckets(alone=size, size=size) for size in (4 * 2**20, 2**20)),
 )
 """Buckets among which a plan has the best ones, in order of preference: large for long latencies, small for slow links.
 """
-DATA_PARALLEL_BUCKETS = (*SEARCHED_BUCKETS, DDP_BUCKETS, ddp_buckets(LARGE_BUCKET), ONE_BUCKET)
-"""Buckets among which data parallelism has the best ones: those of plans, and DDP's by default, of 100 MiB, and one."""
+DATA_PARALLEL_BUCKETS = (*SEARCHED_BUCKETS, DDP_BUCKETS, ddp_buckets(LARGE_BUCKET))
+"""Buckets among which data parallelism has the best ones: those of plans, and DDP's by default and of 100 MiB."""
 DEFAULT_BUCKETS = Buckets(alone=4 * 2**20)
 """Buckets of plans of earlier versions, whose files say nothing of them."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import Buckets
+from deeppool.collectives.buckets import ONE_BUCKET, Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price, reprice
@@ -110,11 +110,13 @@ def test_a_batch_below_the_profile_is_refused_by_name():
 def test_what_shares_a_bucket_adds_no_latency_of_its_own():
     """8 MiB by themselves take two steps of 10 ms on two GPUs; of a bucket of 25 MiB and what completes it a share."""
     link = Link(1e18, 10e-3, "by hand")
-    graph = make_graph([(), (0,)], parameter_bytes=[2**23, 2**23])
-    costs = price(profile_from_times(graph, [lambda b: 1.0] * 2), Network(Cluster(2, "two", 2, link, link)), 4, (1, 2))
+    graph = make_graph([(), *((x,) for x in range(6))], parameter_bytes=[2**23] * 7)
+    costs = price(profile_from_times(graph, [lambda b: 1.0] * 7), Network(Cluster(2, "two", 2, link, link)), 4, (1, 2))
     for alone, seconds in ((2**23, 20e-3), (2**24, 20e-3 * 8 / (25 + 16)), (None, 20e-3 * 8 / (25 + 8))):
         found = replace(costs, buckets=Buckets(alone=alone)).least_sync
-        assert found[:, 1].tolist() == pytest.approx([seconds] * 2)
+        assert found[:, 1].tolist() == pytest.approx([seconds] * 7)
+    # One bucket of all is of 56 MiB.
+    assert replace(costs, buckets=ONE_BUCKET).least_sync[:, 1].tolist() == pytest.approx([20e-3 / 7] * 7)
 
 
 def test_a_tied_parameter_counts_once_beside_a_bias():

@@ -104,7 +104,7 @@ def test_the_planner_prices_the_buckets_that_run(rule: Buckets) -> None:
     sizes = [layer.nbytes for layer in layers]
     order = tuple(range(len(layers)))
     priced = bucket_seconds(order, [range(2)] * len(layers), sizes, rule, lambda gpus, size: float(size))
-    assert len(run) > 3
+    assert len(run) > 3 or rule == ONE_BUCKET
     assert [size for size in reversed(priced) if size] == run
 
 

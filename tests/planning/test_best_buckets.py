@@ -6,7 +6,7 @@ import pytest
 
 import deeppool as dp
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import SEARCHED_BUCKETS
+from deeppool.collectives.buckets import BUCKET_BYTES, ONE_BUCKET, SEARCHED_BUCKETS, Buckets
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.best_buckets import with_best_buckets
@@ -19,30 +19,31 @@ MIB = 2**20
 LAYERS = 16
 
 
-def chosen(link: Link, seconds: float, size: int = MIB // 2) -> int:
-    """Size in MiB for 16 layers of some bytes on two GPUs, each of so many seconds for a sample in both passes."""
+def chosen(link: Link, seconds: float, size: int = MIB // 2) -> Buckets:
+    """Buckets for 16 layers of some bytes on two GPUs, each of so many seconds for a sample in both passes."""
     graph = make_graph([(), *((x,) for x in range(LAYERS - 1))], parameter_bytes=[size] * LAYERS)
     profile = profile_from_times(graph, [lambda b: seconds * b] * LAYERS, (1, 2))
     both = tuple(replace(each, backward=each.forward) for each in profile.measurements)
-    return cost_table(replace(profile, measurements=both), Cluster(2, "by hand", 1, link, link), 2).buckets.size // MIB
+    return cost_table(replace(profile, measurements=both), Cluster(2, "by hand", 1, link, link), 2).buckets
 
 
 def test_slow_links_have_small_buckets_and_long_latencies_large_ones() -> None:
     # A MiB of two layers takes 1 ms, beside the 2 ms of a layer's backward: 1 ms is left at the end, or 4 or 8.
-    assert chosen(Link(MIB / 1e-3, 0.0, "by hand"), 2e-3) == 1
+    assert chosen(Link(MIB / 1e-3, 0.0, "by hand"), 2e-3) == Buckets(alone=MIB, size=MIB)
     # Each bucket takes 40 ms, whatever its size: longer than what is left of the backward when it starts.
-    assert chosen(Link(1e15, 20e-3, "by hand"), 2e-3, 10 * MIB) == 100
+    assert chosen(Link(1e15, 20e-3, "by hand"), 2e-3, 10 * MIB) == ONE_BUCKET
 
 
 def test_of_equal_sizes_that_of_ddp_is_taken() -> None:
-    assert chosen(Link(1e15, 0.0, "by hand"), 2e-3) == 25
-    # In all larger ones the 8 MiB are one bucket, too.
-    assert chosen(Link(1e15, 20e-3, "by hand"), 2e-3) == 25
+    of_ddps_size = Buckets(alone=BUCKET_BYTES)
+    assert chosen(Link(1e15, 0.0, "by hand"), 2e-3) == of_ddps_size
+    # In larger ones the 8 MiB are one bucket, too.
+    assert chosen(Link(1e15, 20e-3, "by hand"), 2e-3) == of_ddps_size
 
 
 def test_where_all_is_fastest_on_one_gpu_the_size_is_one_for_more() -> None:
     """A bucket takes 20 s by itself, and nothing is summed on one GPU: data parallelism on both decides."""
-    assert chosen(Link(1e15, 10.0, "by hand"), 2e-3, 10 * MIB) == 100
+    assert chosen(Link(1e15, 10.0, "by hand"), 2e-3, 10 * MIB) == ONE_BUCKET
 
 
 @pytest.mark.parametrize(("name", "samples"), [("vgg16-h200", 1), ("vgg16-h200", 4), ("resnet50-h200", 4)])
