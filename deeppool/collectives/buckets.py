@@ -34,7 +34,7 @@ class Buckets:
 
     def __str__(self) -> str:
         if self == ONE_BUCKET:
-            return "one bucket for all gradients"
+            return "one bucket for all gradients of the same GPUs"
         sizes = "" if self.first is None else f"{format_bytes(self.first)}, then "
         text = f"buckets of {sizes}{format_bytes(self.size)}"
         if self.alone is None:

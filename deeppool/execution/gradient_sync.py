@@ -78,16 +78,20 @@ class GradientSync(GradientSum):
         work.append(self._groups[bucket.ranks].all_reduce(flat, self._schedules(bucket)[len(work)]))
 
     def finish(self, bucket: Bucket) -> None:
-        """Waits for the all-reduce, and replaces the gradients by the sums."""
+        """Waits for the all-reduce, and replaces the gradients by the sums, left where they were summed."""
         if bucket in self._in_flight:
             if len(self._in_flight[bucket][0]) < len(self._schedules(bucket)):
                 self.start_second_half(bucket)
             work, flat = self._in_flight.pop(bucket)
             work[-1].wait()
-            gradients = _gradients(bucket)
-            if len(gradients) > 1:
-                parts = flat.split([gradient.numel() for gradient in gradients])
-                torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
+            if len(bucket.parameters) > 1:
+                parts = flat.split([parameter.numel() for parameter in bucket.parameters])
+                for parameter, gradient, part in zip(bucket.parameters, _gradients(bucket), parts, strict=True):
+                    if parameter.is_contiguous():
+                        parameter.grad = part.view_as(parameter)
+                    else:
+                        # An optimizer is faster where both are laid out in the same way, such as channels_last.
+                        gradient.copy_(part.view_as(gradient))
 
     def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:
         """Returns the patterns of the schedules that sum some buckets; none where the library does."""

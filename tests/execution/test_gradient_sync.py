@@ -168,6 +168,25 @@ def test_gradients_of_earlier_batches_do_not_count(communicator: MirroredCommuni
     announcer.close()
 
 
+def test_sums_stay_where_they_are_unless_parameters_are_laid_out_in_another_way(
+    communicator: MirroredCommunicator,
+) -> None:
+    plain, turned = nn.Parameter(torch.zeros(2, 3, 4, 5)), nn.Parameter(torch.zeros(2, 3, 4, 5))
+    turned.data = turned.data.to(memory_format=torch.channels_last)
+    sync, (bucket,) = GradientSync(communicator, [RANKS]), buckets(plain, turned, rule=ONE_BUCKET)
+    given = [torch.randn_like(parameter) for parameter in (plain, turned)]
+    plain.grad, turned.grad = (gradient.clone() for gradient in given)
+    before = turned.grad
+    sync.start(bucket)
+    sync.finish(bucket)
+    for parameter, gradient in zip((plain, turned), given, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * gradient, rtol=0, atol=0)
+        assert parameter.grad.stride() == parameter.stride()
+    assert turned.grad is before
+    # Nothing is copied back: both sums lie in one block.
+    assert plain.grad.untyped_storage().nbytes() == plain.nbytes + turned.nbytes
+
+
 def test_a_bucket_is_summed_by_the_schedule_of_its_ranks_and_bytes(communicator: MirroredCommunicator) -> None:
     doubling = recursive_doubling(2)
 
