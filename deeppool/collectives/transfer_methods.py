@@ -30,7 +30,11 @@ FUSION_BYTES, CYCLE = 64 * 2**20, 5e-3
 
 
 def ddp_transfers(
-    parts: Sequence[PartTimes], gradients: Sequence[Gradient], price: PriceAllReduce, bucket: float = BUCKET_BYTES
+    parts: Sequence[PartTimes],
+    gradients: Sequence[Gradient],
+    price: PriceAllReduce,
+    bucket: float = BUCKET_BYTES,
+    first: float | None = None,
 ) -> TransferPlan:
     """Plans the transfers of DistributedDataParallel (Li et al., VLDB 2020).
 
@@ -39,10 +43,11 @@ def ddp_transfers(
         gradients: of the same ranks, in the order in which the backward pass completes them.
         price: chooses and prices the pattern of an all-reduce.
         bucket: bytes at which a bucket is complete.
+        first: bytes at which the first is; None: as DDP has it for buckets of this size.
     """
     ready = ready_times(parts)
-    first = ddp_buckets(int(bucket)).first or bucket
-    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, first)]
+    small = first or ddp_buckets(int(bucket)).first or bucket
+    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, min(small, bucket))]
     return _plan(parts, send(parts, [replace(each, waiting_part=0) for each in found], by_need=False), bucket)
 
 

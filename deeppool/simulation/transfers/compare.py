@@ -8,7 +8,7 @@ from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
 from deeppool.cluster.cluster import Cluster
 from deeppool.collectives.batching import Gradient
-from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.collectives.buckets import BUCKET_BYTES, DDP_BUCKETS
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.collectives.plan_transfers import MEASURED_ERROR, PriceAllReduce, plan_transfers
 from deeppool.collectives.transfer_methods import (
@@ -46,7 +46,7 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     sharded servers    each gradient in equal shares to all ranks, and back
     Horovod            in cycles of 5 ms what is ready, fused up to 64 MiB, by rings; the next forward waits for all
     DDP                buckets of 25 MiB by the library's all-reduce; the next forward waits for all
-    DDP, best bucket   the same with the best of 15 bucket sizes for this model and network
+    DDP, best bucket   the same with the best of 15 bucket sizes for this model and network, with a small first or not
     DeAR, best bucket  buckets by two halves of rings, the second beside the next forward; the best of 15 sizes
     Caramel            :class:`deeppool.TransferScheduler`: batches, patterns and order from the model and the network
     =================  ===============================================================================================
@@ -78,10 +78,11 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
     by = partial(pattern_prices, network)
     rings = (lambda ranks, size: ("ring", by(LIBRARY)(ranks, size)[1])) if network.model == "nccl" else by("ring")
 
-    def best_bucket(method: Callable[..., TransferPlan], price: PriceAllReduce) -> TransferPlan:
+    def best_bucket(price: PriceAllReduce, *methods: Callable[..., TransferPlan]) -> TransferPlan:
         total = float(sum(each.size for each in gradients))
         plans = [
             method(parts, gradients, price, bucket)
+            for method in methods
             for bucket in (BUCKET_BYTES, *(size for size in BUCKETS if size < total), total)
         ]
         return min(plans, key=lambda plan: plan.iteration_time)
@@ -91,8 +92,8 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
         SHARDED: server_transfers(parts, gradients, by("sharded-parameter-server")),
         HOROVOD: fused_transfers(parts, gradients, rings),
         DDP: ddp_transfers(parts, gradients, by(LIBRARY)),
-        TUNED_DDP: best_bucket(ddp_transfers, by(LIBRARY)),
-        DEAR: best_bucket(dear_transfers, rings),
+        TUNED_DDP: best_bucket(by(LIBRARY), ddp_transfers, partial(ddp_transfers, first=DDP_BUCKETS.first)),
+        DEAR: best_bucket(rings, dear_transfers),
         CARAMEL: plan_transfers(
             parts,
             gradients,
