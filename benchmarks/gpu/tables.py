@@ -6,7 +6,7 @@ The fp16 profiles are those that come with deeppool. Estimates are made now, fro
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def layer_errors(made: Profile, measured: Profile) -> list[float]:
     ]
 
 
-def plans() -> Iterator[str]:
+def plans(models: Sequence[str] = MODELS) -> Iterator[str]:
     """Plans from the measured layers; the network is predicted.
 
     Between nodes an all-reduce takes the ports of all their GPUs, as NCCL's do: a single ring would take one.
@@ -110,7 +110,7 @@ def plans() -> Iterator[str]:
         "model", "GPUs", "global batch", "one GPU", "DDP where it is fastest", "fastest plan", "gain", "amplification"
     )
     yield _row(*["---"] * 8)
-    for model in MODELS:
+    for model in models:
         for gpus, batch in CLUSTERS:
             plan = dp.plan(profile(model, "fp16"), dp.find_cluster("dgx-h200", gpus), batch, network_model="best")
             compared = plan.comparison

@@ -16,11 +16,19 @@ README = tables.FOLDER.with_name("README.md")
         tables.iterations,
         tables.launches,
         tables.beside,
-        pytest.param(tables.estimates, marks=[pytest.mark.stress, pytest.mark.slow]),
+        *(
+            pytest.param(each, marks=[pytest.mark.stress, pytest.mark.slow])
+            for each in (tables.estimates, tables.plans)
+        ),
     ],
 )
 def test_a_table_stands_in_the_readme_word_for_word(table: Callable[[], Iterator[str]]) -> None:
     assert "\n".join(table()) in README.read_text(encoding="utf-8")
+
+
+def test_plans_are_as_the_readme_says() -> None:
+    """Of the model whose plans take the least time."""
+    assert "\n".join([*tables.plans(["vgg16"])][2:]) in README.read_text(encoding="utf-8")
 
 
 def test_an_estimate_is_as_the_readme_says() -> None:
