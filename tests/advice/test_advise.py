@@ -126,6 +126,13 @@ def test_jobs_and_waves_that_send_all_at_once_are_compared_with_ddp_that_does_to
     assert (waves.verdict, waves.gain) == ("no", pytest.approx(0.5))
 
 
+def test_transfers_in_the_order_of_need_are_compared_with_ddp_in_its_best_bucket() -> None:
+    # As above, but layers of 25 ms a sample: on four GPUs 200 ms, and 120 ms of transfers by default or 60 in one.
+    slow = Link(1e15, 10e-3, "by hand")
+    found = advise(chain(*[(0, 25e-3, 10 * MIB)] * 4), Cluster(4, "by hand", 1, slow, slow))["ordered transfers"]
+    assert "320 ms by DDP (260 ms with its best bucket size)" in found.evidence
+
+
 def test_two_jobs_must_fit_into_memory() -> None:
     graph = chain((0, 6e-3, int(8e-3 * 1e9)))
     small = advise(graph, replace(FOUR, memory=40e6))["crossover"]

@@ -45,7 +45,12 @@ def test_ddps_first_bucket_is_small() -> None:
     gradients = [Gradient(str(number), 2**19, 2) for number in range(6)]
     plan = ddp_transfers(PARTS, gradients, price)
     assert [len(each.gradients) for each in plan.transfers] == [2, 4]
-    # Not so where it was given its size.
+    plan = ddp_transfers(PARTS, gradients, price, 2**21, first=2**20)
+    assert [len(each.gradients) for each in plan.transfers] == [2, 4]
+    # No first one is larger than the others, and of a given size none is smaller.
+    assert moments(ddp_transfers(PARTS, GRADIENTS, price, 20, first=60)) == moments(
+        ddp_transfers(PARTS, GRADIENTS, price, 20)
+    )
     plan = ddp_transfers(PARTS, gradients, price, 2**21)
     assert [len(each.gradients) for each in plan.transfers] == [4, 2]
 

@@ -62,6 +62,18 @@ def test_layers_before_the_first_parameters_belong_to_the_first_part_and_tied_on
     assert [(each.name, each.part) for each in gradients] == [("layer3.weight", 1), ("b", 0), ("w", 0)]
 
 
+def test_tuned_ddp_has_a_small_first_bucket_where_that_is_faster() -> None:
+    """A MiB is ready 100 ms before eight times 4 MiB, and no two buckets of those cost less than one."""
+    graph = make_graph([(), *((layer,) for layer in range(9))], parameter_bytes=[*[4 * MIB] * 8, 0, MIB])
+    backward = [*[1e-6] * 8, 0.1, 1e-3]
+    times = [Measurement(f"signature{i}", (1e-6,), (each,), (0.0,)) for i, each in enumerate(backward)]
+    found = dp.compare_transfers(make_profile(graph, times, (8,)), CLUSTER, 32).plan(TUNED_DDP)
+    assert [len(each.gradients) for each in found.transfers] == [1, 8]
+    # Six steps of a ring over four GPUs, which send a quarter each.
+    sent = 6 * (8 * MIB / 1e9 + 1e-4)
+    assert found.iteration_time == pytest.approx(10e-6 + sum(backward) + sent)
+
+
 def test_every_gradient_travels_once_or_in_two_halves(compared: TransferComparison) -> None:
     for each in compared.methods:
         times = Counter(name for transfer in each.plan.transfers for name in transfer.gradients)

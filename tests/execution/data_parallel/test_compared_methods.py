@@ -1,0 +1,29 @@
+"""Ways that a replica trains, against what torch does in them."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import deeppool as dp
+from deeppool.collectives.buckets import BUCKET_BYTES
+from deeppool.execution.data_parallel.compared_methods import DataParallel
+
+
+@pytest.mark.parametrize("size", [BUCKET_BYTES, 4 * 2**20])
+def test_transfers_are_measured_in_the_buckets_in_which_ddp_trains(size: int, tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(*[nn.Linear(700, 700) for _ in range(20)])
+        sgd = partial(torch.optim.SGD, lr=0.1)
+        job = dp.TrainingJob(model=model, optimizer=sgd, dataset=list, loss=lambda output, target: output.sum())
+        method = DataParallel(job, model, float(size), None)
+        for _ in range(3):
+            method.step(torch.ones(1, 700), torch.ones(1))
+        made = ", ".join(str(bucket.nbytes) for bucket in method._buckets)
+        assert made == method.model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    finally:
+        dist.destroy_process_group()
