@@ -87,15 +87,14 @@ def ddp_buckets(size: int) -> Buckets:
     return DDP_BUCKETS if size == BUCKET_BYTES else Buckets(alone=None, size=size)
 
 
-LARGE_BUCKET = 100 * 2**20
 SEARCHED_BUCKETS = (
-    *(Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 50 * 2**20, LARGE_BUCKET)),
+    *(Buckets(alone=size, size=size) for size in (BUCKET_BYTES, 50 * 2**20, 100 * 2**20)),
     ONE_BUCKET,
     *(Buckets(alone=size, size=size) for size in (4 * 2**20, 2**20)),
 )
 """Buckets among which a plan has the best ones, in order of preference: large for long latencies, small for slow links.
 """
-DATA_PARALLEL_BUCKETS = (*SEARCHED_BUCKETS, DDP_BUCKETS, ddp_buckets(LARGE_BUCKET))
+DATA_PARALLEL_BUCKETS = (*SEARCHED_BUCKETS, DDP_BUCKETS, ddp_buckets(100 * 2**20))
 """Buckets among which data parallelism has the best ones: those of plans, and DDP's by default and of 100 MiB."""
 DEFAULT_BUCKETS = Buckets(alone=4 * 2**20)
 """Buckets of plans of earlier versions, whose files say nothing of them."""

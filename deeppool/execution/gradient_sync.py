@@ -90,7 +90,7 @@ class GradientSync(GradientSum):
                     if parameter.is_contiguous():
                         parameter.grad = part.view_as(parameter)
                     else:
-                        # An optimizer is faster where both are laid out in the same way, such as channels_last.
+                        # A gradient keeps its parameter's layout, such as channels_last.
                         gradient.copy_(part.view_as(gradient))
 
     def patterns(self, buckets: Sequence[Bucket]) -> tuple[str, ...]:

@@ -141,8 +141,7 @@ def data_parallel(problem):
     """Seconds of data parallelism in its best buckets."""
     definition = Definition(*problem)
     places = [(definition.cluster.gpus, 0)] * len(definition.layers)
-    rules = DATA_PARALLEL_BUCKETS
-    return min(iteration_with_overlap(definition.with_buckets(buckets), places)[0] for buckets in rules)
+    return min(iteration_with_overlap(definition.with_buckets(each), places)[0] for each in DATA_PARALLEL_BUCKETS)
 
 
 @examples(60)
