@@ -203,7 +203,10 @@ def computing_problems(draw, graphs=None, gpus=(2, 4)):
         replace(group, curve=replace(group.curve, computing=(share,) * len(CURVE_SIZES)))
         for group in network.all_reduce
     )
-    return profile, replace(cluster, measured=replace(network, all_reduce=groups)), batch
+    # A byte is copied in no time, or in as much as it takes to sum it.
+    copying = draw(st.sampled_from([0.0, slower / 2**30]))
+    measured = replace(network, all_reduce=groups, copy_seconds_per_byte=copying)
+    return profile, replace(cluster, measured=measured), batch
 
 
 @st.composite

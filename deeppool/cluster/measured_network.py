@@ -203,8 +203,13 @@ class MeasuredNetwork:
     """Two ranks of a node that send to each other at once, and add what they receive; None if not measured."""
     exchange_between: Curve | None = None
     """As ``exchange_inside``, of ranks of two nodes."""
+    copy_seconds_per_byte: float = 0.0
+    """Seconds for which a core copies a byte of gradients into the bucket that an all-reduce sums; 0 if not measured,
+    as on GPUs."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.copy_seconds_per_byte < math.inf:
+            raise InvalidValueError(f"copy_seconds_per_byte must be at least 0, got {self.copy_seconds_per_byte:g}")
         groups = [group.gpus for group in self.all_reduce]
         if not groups or groups[0] != 2 or groups != sorted(set(groups)):
             raise InvalidValueError(f"all_reduce must hold ascending groups from 2 on, got {groups}")
@@ -248,6 +253,8 @@ class MeasuredNetwork:
             lines.append(
                 f"{name:{width}s}{times}  ±{statistics.median(curve.spread):5.0%}  {computes:>8s}   {curve.line}"
             )
+        if self.copy_seconds_per_byte:
+            lines.append(f"copies of gradients into buckets: {format_bytes(1 / self.copy_seconds_per_byte)}/s")
         return "\n".join(lines)
 
     def schedule_times(self, gpu_count: int, size: int) -> dict[str, float]:

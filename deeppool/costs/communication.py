@@ -127,6 +127,12 @@ class Network:
         measured = self.cluster.measured
         return measured.sync_computing if self.model == "measured" and measured is not None else 0.0
 
+    @property
+    def copy_seconds_per_byte(self) -> float:
+        """Seconds to copy a byte of gradients into a bucket; 0 where that was not measured."""
+        measured = self.cluster.measured
+        return measured.copy_seconds_per_byte if self.model == "measured" and measured is not None else 0.0
+
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Returns the seconds to move activations of ``sample_bytes`` per sample one way, as for the gradients back."""
         latency, per_byte = self.reshard_terms(source, destination)

@@ -30,8 +30,8 @@ class CostTable:
     """GPU counts, ascending; the first one is 1."""
     forward: Floats
     """(L, K) seconds of the forward at per-GPU batch ceil(global_batch / g)."""
-    backward: Floats
-    """(L, K) seconds of the backward."""
+    own_backward: Floats
+    """(L, K) seconds of the backward, without copies of gradients."""
     sync: Floats
     """(L, K) seconds of the all-reduce of the layer's gradients; tied ones count for the first layer."""
     extrapolated: NDArray[np.bool_]
@@ -46,6 +46,14 @@ class CostTable:
     """Seconds of the optimizer's update per byte of parameters, on each GPU that holds them."""
     buckets: Buckets = DEFAULT_BUCKETS
     """Which gradients share an all-reduce where these overlap."""
+
+    @cached_property
+    def backward(self) -> Floats:
+        """(L, K) seconds of the backward and of copying its gradients into buckets, which the same GPUs do."""
+        several = np.array(self.gpu_counts) > 1
+        copied = copies(self.network, self.graph.gradient_bytes, self.buckets) if self.overlap else 0.0
+        total: Floats = self.own_backward + np.multiply.outer(copied, several)
+        return total
 
     @cached_property
     def compute(self) -> Floats:
@@ -103,7 +111,7 @@ class CostTable:
             self,
             gpu_counts=tuple(self.gpu_counts[option] for option in chosen),
             forward=self.forward[:, chosen],
-            backward=self.backward[:, chosen],
+            own_backward=self.own_backward[:, chosen],
             sync=self.sync[:, chosen],
             extrapolated=self.extrapolated[:, chosen],
             reshard_latency=self.reshard_latency[:, chosen][..., chosen],
@@ -114,6 +122,13 @@ class CostTable:
     def single_gpu_time(self) -> float:
         """Seconds of an iteration on one GPU, the update of all parameters included."""
         return float(self.compute[:, 0].sum() + self.update.sum())
+
+
+def copies(network: Network, gradient_bytes: Sequence[int], buckets: Buckets) -> Floats:
+    """Returns (L,) seconds to copy each layer's gradients into the buckets that they share with others."""
+    sizes = np.array(gradient_bytes)
+    seconds: Floats = np.where(sizes < buckets.largest_joined, sizes, 0) * network.copy_seconds_per_byte
+    return seconds
 
 
 def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tuple[int, ...]) -> CostTable:
@@ -133,7 +148,7 @@ def price(profile: Profile, network: Network, global_batch: int, gpu_counts: tup
         global_batch=global_batch,
         gpu_counts=gpu_counts,
         forward=forward,
-        backward=backward,
+        own_backward=backward,
         sync=sync[which],
         extrapolated=extrapolated,
         reshard_latency=reshard[..., 0],
@@ -157,11 +172,11 @@ def reprice(costs: CostTable, profile: Profile, layers: Sequence[int]) -> CostTa
     if not layers:
         return costs
     rows = list(layers)
-    forward, backward, extrapolated = costs.forward.copy(), costs.backward.copy(), costs.extrapolated.copy()
+    forward, backward, extrapolated = costs.forward.copy(), costs.own_backward.copy(), costs.extrapolated.copy()
     forward[rows], backward[rows], extrapolated[rows] = _layer_times(
         profile, layers, costs.global_batch, costs.gpu_counts
     )
-    return replace(costs, forward=forward, backward=backward, extrapolated=extrapolated)
+    return replace(costs, forward=forward, own_backward=backward, extrapolated=extrapolated)
 
 
 def _layer_times(

@@ -227,6 +227,8 @@ def test_a_table_names_every_pattern_and_its_line():
     assert [row.split("  ")[0] for row in lines[2:]] == ["transfer inside a node", "all-reduce of 2", "all-reduce of 4"]
     assert "off by" in lines[-1]
     assert " - " in lines[2]
+    copying = replace(RISING, copy_seconds_per_byte=2.0**-32).table().splitlines()
+    assert copying == [*lines, "copies of gradients into buckets: 4.0 GiB/s"]
     waiting = replace(RISING, inside=replace(RISING.inside, computing=(0.7, 0.7, 0.7)))
     assert "  70%  " in waiting.table().splitlines()[2]
     assert (waiting.computing("transfer"), waiting.computing("all-reduce")) == (pytest.approx(0.7), 1)

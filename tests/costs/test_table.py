@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeppool.cluster.cluster import Cluster, Link
-from deeppool.collectives.buckets import ONE_BUCKET, Buckets
+from deeppool.collectives.buckets import DDP_BUCKETS, ONE_BUCKET, Buckets
 from deeppool.collectives.layout import Layout
 from deeppool.costs.communication import Network
 from deeppool.costs.table import price, reprice
@@ -16,7 +16,7 @@ from deeppool.errors import MissingProfileError
 from deeppool.planning.request import gpu_counts_to_search
 from deeppool.profiling.table import Profile
 from tests.sampling import examples
-from tests.strategies import make_graph, problems, profile_from_times, repeating_profiles
+from tests.strategies import make_graph, measured_network, problems, profile_from_times, repeating_profiles
 
 FIELDS = ("forward", "backward", "sync", "extrapolated", "reshard_latency", "reshard_per_byte")
 
@@ -59,6 +59,31 @@ def test_every_entry_is_what_profile_and_network_say_of_it(problem):
                 Layout(tuple(range(count)), batch), Layout(tuple(range(other)), batch)
             )
             assert costs.comm(1000)[k, j] == pytest.approx(2 * (latency + 1000 * per_byte), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "overlap", "copied"),
+    [
+        (Buckets(alone=4 * 2**20), True, [1.0, 3.0, 0.0]),
+        (Buckets(alone=2**21), True, [1.0, 0.0, 0.0]),
+        (ONE_BUCKET, True, [1.0, 3.0, 5.0]),
+        (DDP_BUCKETS, True, [1.0, 3.0, 5.0]),
+        (ONE_BUCKET, False, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_gradients_that_share_a_bucket_are_copied_where_several_gpus_sum_them(buckets, overlap, copied):
+    """Of 1, 3 and 5 MiB, a second each MiB; beside its own time."""
+    profile = profile_from_times(make_graph([(), (0,), (1,)], None, [2**20, 3 * 2**20, 5 * 2**20]), [lambda b: 1.0] * 3)
+    measured = replace(measured_network({2: (1e-6, 2e-6, 3e-6)}), copy_seconds_per_byte=2.0**-20)
+    network = Network(Cluster(2, measured=measured), "measured")
+    costs = replace(price(profile, network, 8, (1, 2)), buckets=buckets, overlap=overlap)
+    own = costs.own_backward
+    assert costs.backward[:, 0].tolist() == own[:, 0].tolist()
+    assert (costs.backward - own)[:, 1].tolist() == copied
+    assert (costs.compute - costs.forward).tolist() == costs.backward.tolist()
+    # Where the network is priced by the links of the cluster, nothing was measured.
+    ring = replace(costs, network=Network(network.cluster, "ring"))
+    assert ring.backward.tolist() == own.tolist()
 
 
 def test_equal_layers_are_asked_for_once(monkeypatch):

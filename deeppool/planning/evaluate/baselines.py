@@ -182,7 +182,7 @@ def _in_micro_steps(
     parts = {size: price(profile, costs.network, size * whole.gpus, (whole.gpus,)) for size in {*others, last}}
     summed = replace(parts[last], overlap=costs.overlap)
     seconds = fastest_data_parallel(summed, 0).iteration_time
-    seconds += sum(float(parts[size].compute.sum()) for size in others)
+    seconds += sum(float((parts[size].forward + parts[size].own_backward).sum()) for size in others)
     needed = replace(memory, global_batch=last * whole.gpus).replica(whole.gpus)
     return DataParallelTime(whole.gpus, seconds, needed, steps)
 

@@ -9,7 +9,7 @@ hand (section 3). A run here measures *stages*, consecutive layers on the same G
   ratio is interpolated between them.
 - Layers of equal signature compute the same, and share one measurement: it gets the mean of their ratios.
 - Only computing is corrected; transfers and all-reduces keep the costs of the cluster's links. What all-reduces beside
-  a stage's backward add to it, as the plan predicts that, is not computing.
+  a stage's backward add to it, as the plan predicts that, is not computing; nor are copies of gradients into buckets.
 """
 
 import math
@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deeppool.base.number_checks import real_number
+from deeppool.costs.communication import Network
+from deeppool.costs.table import copies
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.schedule import layers_in_order, order_of
 from deeppool.planning.plan import Plan
@@ -106,7 +108,7 @@ def correct_profile(profile: Profile, plan: Plan, live: MeasuredTimes, *, noise:
         raise InvalidValueError(f"noise must be at least 0, got {noise:g}")
     corrections = []
     ratios: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for time in _layer_times(plan, live) if isinstance(live, Mapping) else _stage_times(plan, live):
+    for time in _layer_times(plan, live) if isinstance(live, Mapping) else _stage_times(plan, profile, live):
         found = _compare(profile, time)
         pair = (1.0, 1.0)
         if abs(found.measured - found.profiled) > noise * found.profiled:
@@ -156,7 +158,7 @@ def check_profile_matches(plan: Plan, profile: Profile) -> None:
         )
 
 
-def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
+def _stage_times(plan: Plan, profile: Profile, run: RunRecord | TrainingRecord) -> list[MeasuredTime]:
     """Returns the measured times of the stages of a run, matched with the layers of its plan."""
     if (run.model, run.global_batch, run.ranks) != (plan.model, plan.global_batch, plan.gpus):
         raise PlanError(
@@ -185,7 +187,7 @@ def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTi
             )
         remaining = [index for index in remaining if index not in layers]
         _check_times(f"stage '{stage.name}'", stage.forward, stage.backward)
-        backward = stage.backward / _slowdown(plan, layers)
+        backward = stage.backward / _slowdown(plan, profile, layers)
         found.append(MeasuredTime(layers, -(-plan.global_batch // len(stage.gpus)), stage.forward, backward))
     if remaining:
         raise PlanError(
@@ -195,10 +197,13 @@ def _stage_times(plan: Plan, run: RunRecord | TrainingRecord) -> list[MeasuredTi
     return found
 
 
-def _slowdown(plan: Plan, layers: tuple[int, ...]) -> float:
-    """Returns the factor by which the plan's all-reduces lengthen the backward of some layers."""
+def _slowdown(plan: Plan, profile: Profile, layers: tuple[int, ...]) -> float:
+    """Returns the factor by which the plan's all-reduces and copies lengthen the backward of some layers."""
     times, alone = plan.schedule, sum(plan.layers[layer].backward for layer in layers)
-    return sum(times.computed[layer] - times.backward[layer] for layer in layers) / alone if alone else 1.0
+    if plan.overlap_sync:
+        copied = copies(Network(plan.cluster, plan.network_model), profile.graph.gradient_bytes, plan.buckets)
+        alone -= sum(float(copied[layer]) for layer in layers if plan.layers[layer].gpu_count > 1)
+    return sum(times.computed[layer] - times.backward[layer] for layer in layers) / alone if alone > 0 else 1.0
 
 
 def _layer_times(plan: Plan, live: Mapping[str, tuple[float, float]]) -> list[MeasuredTime]:

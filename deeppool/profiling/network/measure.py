@@ -26,6 +26,7 @@ from deeppool.errors import InvalidValueError, RunError
 from deeppool.job import Progress
 from deeppool.processes.launcher import LocalLauncher
 from deeppool.processes.rank_group import RankGroup, private_folder, report_start
+from deeppool.profiling.network.gradient_copies import copy_seconds_per_byte
 from deeppool.profiling.network.patterns import (
     ELEMENT_BYTES,
     METHOD,
@@ -107,7 +108,7 @@ def measure_network(
             "while the network was measured",
             lambda message: report(message["what"], message["share"]),
         )
-    return _cluster(_curves(answers[0]["curves"]), RankContext(0, count, count), device, name)
+    return _cluster(_curves(answers[0]["curves"]), answers[0]["copying"], RankContext(0, count, count), device, name)
 
 
 def join_measurement(
@@ -165,7 +166,8 @@ def measure_joined(
     """
     rounds = context.rounds(schedules=schedules)
     curves = measure_patterns(rounds, context, device, _checked(sizes, seconds), seconds, report)
-    return _cluster(curves, context, device, name) if curves else None
+    copying = copy_seconds_per_byte(device)
+    return _cluster(curves, copying, context, device, name) if curves else None
 
 
 def _device(backend: str) -> Device:
@@ -212,7 +214,7 @@ def _curves(found: Any) -> list[Curve]:
     return TypeAdapter(list[Curve]).validate_python(found)
 
 
-def _cluster(curves: list[Curve], context: RankContext, device: Device, name: str) -> Cluster:
+def _cluster(curves: list[Curve], copying: float, context: RankContext, device: Device, name: str) -> Cluster:
     """Builds the cluster from the curves, which are in the order of :meth:`RankContext.rounds`."""
     count = len(context.patterns())
     found = dict(zip(context.patterns(), curves[:count], strict=True))
@@ -247,6 +249,7 @@ def _cluster(curves: list[Curve], context: RankContext, device: Device, name: st
             between=between_curve,
             exchange_inside=pair("exchange", near),
             exchange_between=pair("exchange", far),
+            copy_seconds_per_byte=copying,
             all_reduce=tuple(map(AllReduce, group_sizes(context.ranks, context.per_node), groups)),
             schedules=tuple(
                 ScheduleTimes(LIBRARY if pattern.schedule is None else pattern.kind, len(pattern.ranks), curve)

@@ -55,7 +55,7 @@ METHOD = (
     "the first rank's times of a transfer (half a round trip) or an all-reduce of float32, in bursts that alternate "
     f"between sizes; medians of at least {MINIMUM_RUNS} runs, until known to ±{BOUND:.0%} (1.57 IQR/√runs), or until "
     "the time was up; no size above 1 MiB whose runs alone would have taken longer; on CPUs also the part of each run "
-    "for which the first rank's core computed"
+    "for which the first rank's core computed, and copies of gradients into a bucket"
 )
 ELEMENT_BYTES = 4
 """Gradients travel as float32."""

@@ -16,6 +16,7 @@ from deeppool.device.find import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import Heartbeat
 from deeppool.processes.managed_process import CommandChannel
+from deeppool.profiling.network.gradient_copies import copy_seconds_per_byte
 from deeppool.profiling.network.patterns import RankContext, measure_patterns
 
 RENDEZVOUS_TIMEOUT = 120.0
@@ -51,7 +52,7 @@ def main() -> None:
             setup["seconds"],
             lambda what, share: commands.answer("progress", what=what, share=share),
         )
-        commands.answer("done", curves=[asdict(curve) for curve in curves])
+        commands.answer("done", curves=[asdict(curve) for curve in curves], copying=copy_seconds_per_byte(device))
         commands.next()
         dist.destroy_process_group()
     except DeeppoolError as error:

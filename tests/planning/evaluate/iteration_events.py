@@ -189,7 +189,8 @@ class _Iteration:
 
         count, start = self.places[layer]
         gpus = range(start, start + count)
-        self.tasks.append(_Task(self.times(layer).backward, gpus, computed))
+        seconds = self.times(layer).backward + self.definition.copied(layer, count)
+        self.tasks.append(_Task(seconds, gpus, computed))
 
     def request(self, layer):
         """An all-reduce joins the queues of its GPUs."""

@@ -16,7 +16,15 @@ from deeppool.records.run_record import StageTimes
 from tests.figures.records import run_of
 from tests.planning.searched import plan
 from tests.sampling import examples
-from tests.strategies import BATCH_SIZES, make_graph, make_profile, problems, profile_from_times, repeating_profiles
+from tests.strategies import (
+    BATCH_SIZES,
+    make_graph,
+    make_profile,
+    measured_network,
+    problems,
+    profile_from_times,
+    repeating_profiles,
+)
 
 FREE = Link(1e15, 0.0, "made by hand")
 
@@ -75,6 +83,22 @@ def test_what_all_reduces_add_to_a_backward_is_not_computing():
         profile, made, run_with(made, lambda stage: (1.0, (16 + 6) / 16 if stage == 0 else 1.0))
     )
     assert corrected.profile is profile
+
+
+def test_copies_of_gradients_into_buckets_are_not_computing():
+    """20 samples on two GPUs, 10 ms forward and 20 ms backward a layer; 1 MB is copied in 5 ms, 100 MB in no bucket."""
+    graph = make_graph([(), (0,), (1,)], None, [10**6, 10**8, 10**6])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b] * 3)
+    doubled = tuple(dataclasses.replace(x, backward=tuple(2 * t for t in x.forward)) for x in profile.measurements)
+    profile = dataclasses.replace(profile, measurements=doubled)
+    network = measured_network({2: (1e-6, 2e-6, 3e-6)})
+    network = dataclasses.replace(network, copy_seconds_per_byte=5e-9)
+    made = plan(profile, Cluster(2, "copies", 2, FREE, FREE, measured=network), 20, overlap_sync=True)
+    assert [layer.gpu_count for layer in made.layers] == [2, 2, 2]
+    assert [layer.backward for layer in made.layers] == pytest.approx([25e-3, 20e-3, 25e-3])
+    assert correct_profile(profile, made, run_with(made)).profile is profile
+    slower = correct_profile(profile, made, run_with(made, lambda stage: (1.0, 1.1)))
+    assert [one.backward_ratio for one in slower.corrections] == pytest.approx([1.1])
 
 
 @examples(100)

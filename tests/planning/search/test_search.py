@@ -60,6 +60,7 @@ class Definition:
         self._known, self._moved, self._links = {}, {}, {}
         self.buckets = DEFAULT_BUCKETS
         self.computing = cluster.measured.sync_computing if cluster.measured else 0.0
+        self.copying = cluster.measured.copy_seconds_per_byte if cluster.measured else 0.0
 
     def with_buckets(self, buckets):
         """The same, whose gradients share all-reduces by some rule, of which only the numbers are read."""
@@ -67,7 +68,13 @@ class Definition:
         return self
 
     def compute(self, layer, count):
-        return self.profile.time(layer, math.ceil(self.batch / count)).total
+        return self.profile.time(layer, math.ceil(self.batch / count)).total + self.copied(layer, count)
+
+    def copied(self, layer, count):
+        """Seconds in which each of several GPUs copies the layer's gradients to those with which they are summed."""
+        size, by_itself = self.gradient_bytes(layer), self.buckets.alone
+        shared = count > 1 and (by_itself is None or size < by_itself)
+        return size * self.copying if shared else 0.0
 
     def communication(self, source, target, sample_bytes):
         """There in forward and back in backward, as long as the busiest port needs."""
