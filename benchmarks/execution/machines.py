@@ -4,6 +4,7 @@ Needs root, ``ip`` and ``tc``, and the cpu controller of cgroups. Everything is 
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,10 @@ def launcher(machine: int) -> tuple[str, ...]:
     """Runs a command on a machine."""
     # The cgroup first: a namespace has a /sys of its own, without cgroups.
     join = f'echo $$ > {_cgroup(machine)}/cgroup.procs && exec "$@"'
-    return ("sh", "-c", join, "sh", "ip", "netns", "exec", f"{PREFIX}{machine}")
+    # A quota alone would let a machine compute on two cores at once, and pause for as long afterwards.
+    available = sorted(os.sched_getaffinity(0))
+    core = available[machine % len(available)]
+    return ("sh", "-c", join, "sh", "taskset", "-c", str(core), "ip", "netns", "exec", f"{PREFIX}{machine}")
 
 
 @contextlib.contextmanager
