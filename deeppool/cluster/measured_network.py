@@ -209,7 +209,9 @@ class MeasuredNetwork:
 
     def __post_init__(self) -> None:
         if not 0 <= self.copy_seconds_per_byte < math.inf:
-            raise InvalidValueError(f"copy_seconds_per_byte must be at least 0, got {self.copy_seconds_per_byte:g}")
+            raise InvalidValueError(
+                f"copy_seconds_per_byte must be finite and at least 0, got {self.copy_seconds_per_byte:g}"
+            )
         groups = [group.gpus for group in self.all_reduce]
         if not groups or groups[0] != 2 or groups != sorted(set(groups)):
             raise InvalidValueError(f"all_reduce must hold ascending groups from 2 on, got {groups}")

@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from deeppool.cluster.cluster import Cluster
+from deeppool.cluster.measured_network import MeasuredNetwork
 from deeppool.collectives.layout import Layout
 from deeppool.collectives.patterns import ALL_REDUCES
 from deeppool.collectives.reshard import busiest_samples, busiest_samples_of_first
@@ -122,16 +123,19 @@ class Network:
             )
 
     @property
+    def _measured(self) -> MeasuredNetwork | None:
+        """Measurements, if they price all-reduces."""
+        return self.cluster.measured if self.model == "measured" else None
+
+    @property
     def sync_computing(self) -> float:
         """Share of an all-reduce that its cores compute; see :attr:`MeasuredNetwork.sync_computing`."""
-        measured = self.cluster.measured
-        return measured.sync_computing if self.model == "measured" and measured is not None else 0.0
+        return self._measured.sync_computing if self._measured else 0.0
 
     @property
     def copy_seconds_per_byte(self) -> float:
         """Seconds to copy a byte of gradients into a bucket; 0 where that was not measured."""
-        measured = self.cluster.measured
-        return measured.copy_seconds_per_byte if self.model == "measured" and measured is not None else 0.0
+        return self._measured.copy_seconds_per_byte if self._measured else 0.0
 
     def reshard_time(self, source: Layout, destination: Layout, sample_bytes: int) -> float:
         """Returns the seconds to move activations of ``sample_bytes`` per sample one way, as for the gradients back."""
@@ -166,9 +170,8 @@ class Network:
 
     def favoured_by(self, gpu_count: int) -> tuple[str, ...]:
         """Returns the model's patterns whose all-reduce may be faster over ``gpu_count`` GPUs than over fewer."""
-        if self.model == "measured":
-            assert self.cluster.measured is not None
-            return (f"measured on {gpu_count}",) if self.cluster.measured.favours(gpu_count) else ()
+        if self._measured:
+            return (f"measured on {gpu_count}",) if self._measured.favours(gpu_count) else ()
         return tuple(
             pattern
             for pattern, favoured in FAVOURED.items()
@@ -182,9 +185,8 @@ class Network:
         if self.model == "paper":
             link = self.cluster.link(gpu_count)
             return link.latency + size / link.bandwidth
-        if self.model == "measured":
-            assert self.cluster.measured is not None
-            return self.cluster.measured.all_reduce_time(gpu_count, size)
+        if self._measured:
+            return self._measured.all_reduce_time(gpu_count, size)
         if self.model == "best" or (self.model == "nccl" and gpu_count > self.cluster.gpus_per_node):
             return min(pattern(self.cluster, gpu_count, size) for pattern in PATTERNS.values())
         return PATTERNS.get(self.model, ring)(self.cluster, gpu_count, size)
@@ -219,8 +221,7 @@ class Network:
 
     def least_seconds_per_byte(self, gpu_count: int, largest: int) -> float:
         """Returns seconds per byte that no all-reduce of up to ``largest`` bytes falls below, its latency included."""
-        if gpu_count > 1 and self.model == "measured":
-            assert self.cluster.measured is not None
-            return self.cluster.measured.least_seconds_per_byte(gpu_count, largest)
+        if gpu_count > 1 and self._measured:
+            return self._measured.least_seconds_per_byte(gpu_count, largest)
         # Latency and time per byte of a pattern do not depend on the size, so more bytes share the latency better.
         return self.all_reduce_time(gpu_count, largest) / largest

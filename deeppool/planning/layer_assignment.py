@@ -84,7 +84,7 @@ class LayerAssignment:
     """Seconds of transfers of activations in and of their gradients back, over all predecessors; half in each pass."""
     forward: float
     backward: float
-    """With the copies of its gradients into buckets, where these were measured."""
+    """Seconds of the backward, with the copies of its gradients into buckets where these were measured."""
     sync: float
     """Seconds of the all-reduce of the layer's gradients by themselves, hidden or not."""
     single_gpu_time: float

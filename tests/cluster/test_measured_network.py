@@ -184,6 +184,12 @@ def test_groups_ascend_from_two(groups):
         replace(RISING, all_reduce=groups)
 
 
+@pytest.mark.parametrize("seconds", [-1e-12, math.inf, math.nan])
+def test_copies_of_gradients_take_no_negative_or_infinite_time(seconds):
+    with pytest.raises(InvalidValueError, match=f"must be finite and at least 0, got {seconds:g}"):
+        replace(RISING, copy_seconds_per_byte=seconds)
+
+
 # -- files ------------------------------------------------------------------------------------------
 
 

@@ -72,7 +72,7 @@ def test_every_entry_is_what_profile_and_network_say_of_it(problem):
     ],
 )
 def test_gradients_that_share_a_bucket_are_copied_where_several_gpus_sum_them(buckets, overlap, copied):
-    """Of 1, 3 and 5 MiB, a second each MiB; beside its own time."""
+    """Gradients of 1, 3 and 5 MiB are copied in a second per MiB, beside the layer's own backward."""
     profile = profile_from_times(make_graph([(), (0,), (1,)], None, [2**20, 3 * 2**20, 5 * 2**20]), [lambda b: 1.0] * 3)
     measured = replace(measured_network({2: (1e-6, 2e-6, 3e-6)}), copy_seconds_per_byte=2.0**-20)
     network = Network(Cluster(2, measured=measured), "measured")

@@ -18,7 +18,7 @@ from deeppool.planning.evaluate.baselines import DataParallelComparison, DataPar
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.evaluate.placement import data_parallel
 from tests.sampling import examples
-from tests.strategies import make_graph, profile_from_times
+from tests.strategies import make_graph, measured_network, profile_from_times
 
 FAST, SLOW = (Link(bandwidth, 0.0, "by hand") for bandwidth in (1e9, 1e8))
 NODES = Cluster(4, "two nodes", 2, FAST, SLOW)
@@ -187,6 +187,19 @@ def test_data_parallelism_that_does_not_fit_accumulates_micro_steps_with_one_all
     if steps > 1:
         with pytest.raises(PlanError, match=f"such as {16 // steps} with accumulation={steps} of the job"):
             dp.plan(times, cluster, 16)
+
+
+def test_gradients_are_copied_into_buckets_once_however_many_micro_steps() -> None:
+    graph = make_graph([(), *((layer,) for layer in range(7))], None, [LARGE // 8] * 8, [MB // 8] * 8)
+    times = profile_from_times(graph, [lambda b: 1e-3 * b] * 8, (1, 2, 4, 8, 16))
+    network = measured_network(dict.fromkeys((2, 3, 4), (1e-6, 2e-6, 3e-6)))
+    for memory, steps in ((16 * MB, 1), (13 * MB, 4)):
+        cluster = Cluster(4, "small", 4, FAST, FAST, memory, measured=network)
+        copying = replace(cluster, measured=replace(network, copy_seconds_per_byte=1e-9))
+        free, copied = (dp.frontier(times, each, 16).comparison.data_parallel[-1] for each in (cluster, copying))
+        assert copied.micro_steps == steps
+        # The all-reduces hide behind other layers, but for microseconds.
+        assert copied.seconds - free.seconds == pytest.approx(LARGE * 1e-9, rel=1e-3)
 
 
 SIZES = st.sampled_from([1000, 100_000, 900_000, 3 * MB, 20 * MB, 70 * MB])
