@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import real_number
 from deeppool.costs.amplification import TOLERANCE, amplification
@@ -33,7 +35,7 @@ from deeppool.planning.replanning.profile_correction import (
 from deeppool.planning.report.diff import PlanDiff, diff
 from deeppool.planning.report.tables import render, table
 from deeppool.planning.search.optimality import certificate, optimality_factor
-from deeppool.profiling.table import LayerTime, Profile
+from deeppool.profiling.table import Profile
 from deeppool.units import format_percent, format_seconds
 
 HYSTERESIS = 0.05
@@ -136,9 +138,9 @@ def replan(
     corrected = correct_profile(profile, plan, live, noise=noise)
     known = costs_for_replan(plan, profile) if prices is None else prices
     _check_costs(known, plan, profile)
-    costs = reprice(known, corrected.profile, corrected.layers)
+    costs = with_best_buckets(reprice(known, corrected.profile, corrected.layers)) if corrected.layers else known
     after = plan_again(plan, corrected.profile, costs, explained=False)
-    before = _at_new_times(plan, corrected.profile, costs, after)
+    before = _at_new_times(plan, replace(costs, buckets=plan.buckets), after)
     search_time = time.perf_counter() - started
     return _record(corrected, describe_source(live), before, after, hysteresis, search_time)
 
@@ -214,26 +216,18 @@ def _over_limit(plan: Plan, excess: float) -> tuple[str, ...]:
     return tuple(x.name for x in plan.layers if x.amplification > most)
 
 
-def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) -> Plan:
-    """Returns the plan on the GPUs that it has, with the layer times of another profile."""
-    known: dict[tuple[str, int], LayerTime] = {}
-
-    def time_of(index: int, batch: int) -> LayerTime:
-        key = profile.graph.layers[index].signature, batch
-        if key not in known:
-            known[key] = profile.time(index, batch)
-        return known[key]
-
-    alone = [time_of(index, plan.global_batch) for index in range(len(plan.layers))]
-    shared = [time_of(index, -(-plan.global_batch // x.gpu_count)) for index, x in enumerate(plan.layers)]
-    updates = costs.update.tolist()
-    layers = tuple(_layer_at(*each) for each in zip(plan.layers, shared, alone, updates, strict=True))
+def _at_new_times(plan: Plan, costs: CostTable, best: Plan) -> Plan:
+    """Returns the plan on the GPUs and in the buckets that it has, at other prices of its layers."""
+    options = [costs.gpu_counts.index(layer.gpu_count) for layer in plan.layers]
+    rows = np.arange(len(options))
+    priced = (costs.forward[rows, options], costs.backward[rows, options], costs.compute[:, 0], costs.update)
+    layers = tuple(map(_layer_at, plan.layers, *(seconds.tolist() for seconds in priced)))
     plan = replace(plan, layers=layers, sync_computing=costs.network.sync_computing)
     times = plan.schedule
     iteration_time, gpu_seconds = times.iteration_time, sum(layer.time * layer.gpu_count for layer in layers)
     if plan.overlap_sync:
         gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
-    far = [a.extrapolated or b.extrapolated for a, b in zip(shared, alone, strict=True)]
+    far = (costs.extrapolated[rows, options] | costs.extrapolated[:, 0]).tolist()
     same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
     over_limit = _over_limit(plan, TOLERANCE) if plan.search == "published" else ()
     made = replace(
@@ -253,15 +247,17 @@ def _at_new_times(plan: Plan, profile: Profile, costs: CostTable, best: Plan) ->
     return replace(made, optimality=best.optimality if same else _bound(made, best))
 
 
-def _layer_at(layer: LayerAssignment, shared: LayerTime, alone: LayerTime, update: float) -> LayerAssignment:
-    total = layer.reshard + shared.total + layer.sync
+def _layer_at(
+    layer: LayerAssignment, forward: float, backward: float, single_gpu_time: float, update: float
+) -> LayerAssignment:
+    total = layer.reshard + (forward + backward) + layer.sync
     return replace(
         layer,
         time=total,
-        amplification=amplification(total, layer.gpu_count, alone.total),
-        forward=shared.forward,
-        backward=shared.backward,
-        single_gpu_time=alone.total,
+        amplification=amplification(total, layer.gpu_count, single_gpu_time),
+        forward=forward,
+        backward=backward,
+        single_gpu_time=single_gpu_time,
         update=update,
         alternatives=(),
     )
