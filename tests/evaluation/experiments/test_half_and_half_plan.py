@@ -5,6 +5,7 @@ import pytest
 from deeppool.cluster.cluster import Cluster
 from deeppool.errors import PlanError
 from deeppool.evaluation.experiments.half_and_half_plan import half_and_half_plan
+from deeppool.planning.check import check
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.simulation.plan.simulate import simulate
 from tests.strategies import make_graph, profile_from_times
@@ -23,10 +24,22 @@ def test_gpus_are_the_same_for_any_layer_times():
 def test_each_half_costs_what_it_costs_in_a_plan_of_its_own_kind():
     plan = half_and_half_plan(ONE, 4, 8)
     wide, narrow = data_parallel_plan(ONE, 4, 8), data_parallel_plan(ONE, Cluster(1), 8)
-    assert plan.layers == wide.layers[:2] + narrow.layers[2:]
+    assert plan.layers[:2] == wide.layers[:2]
+    assert plan.layers[3:] == narrow.layers[3:]
+    # No bytes travel between them, in one latency there and one back.
+    first = plan.layers[2]
+    assert first.forward == narrow.layers[2].forward
+    assert first.reshard == pytest.approx(2 * plan.cluster.link(4).latency)
     assert plan.iteration_time == pytest.approx(sum(layer.time for layer in plan.layers))
     assert plan.gpu_seconds == pytest.approx(sum(layer.time * layer.gpu_count for layer in plan.layers))
-    assert plan.amplification == pytest.approx(plan.gpu_seconds / plan.single_gpu_iteration_time)
+
+
+def test_it_takes_as_long_as_its_profile_says_where_all_reduces_overlap():
+    heavy = profile_from_times(make_graph([(), (0,), (1,), (2,)], None, [10**6] * 4), [lambda b: 1e-3 * b] * 4)
+    plan = half_and_half_plan(heavy, 4, 8)
+    check(plan, heavy)
+    assert plan.iteration_time == plan.schedule.iteration_time
+    assert sorted(layer.all_reduce > 0 for layer in plan.layers) == [False, False, False, True]
 
 
 def test_a_simulation_of_it_takes_as_long_and_leaves_the_others_idle():
