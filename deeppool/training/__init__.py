@@ -15,6 +15,7 @@ momentum_sgd    the optimizer of models by name
 synthetic_task  a learnable task for any classifier
 data            samples of a dataset for each rank
 sampler         order of the samples by a sampler of the user's own
+random_state    the global random numbers of a process, seeded and restored
 batch_check     whether the samples fit the captured model and its loss
 precision       autocast, and the types of transferred tensors
 dropout         masks that depend on the sample and not on the plan

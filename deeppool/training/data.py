@@ -10,15 +10,19 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from deeppool.errors import InvalidValueError
 from deeppool.processes.worker_sockets import keep_sockets_short
+from deeppool.training.random_state import restored, seed_all
 from deeppool.training.sampler import MakeSampler, SampledEpochs
 
 Samples = tuple[torch.Tensor, ...]
 """Inputs, and the targets."""
+_Item = tuple[int, int, int]
+"""Number of a global batch, place in it, and position in the dataset."""
 
 
 def first_sample(dataset: Dataset[Any]) -> Samples:
@@ -112,6 +116,28 @@ class SampleOrder:
         return order
 
 
+class _SeededItems(Dataset[Any]):
+    """A dataset whose random items are the same wherever they are read.
+
+    Several ranks may read one sample, one its input for the first stage and one its target for the last, and random
+    transforms of the two must agree. So the global generators are seeded for each item, by the seed of the order, the
+    number of the global batch and the sample's place in it.
+    """
+
+    def __init__(self, dataset: Dataset[Any], order: SampleOrder) -> None:
+        self._dataset, self._seed = dataset, order.seed % 2**64
+
+    def __getitems__(self, items: list[_Item]) -> list[Any]:
+        """Returns the items of a shard, as loaders ask for them."""
+        found = []
+        with restored():
+            for iteration, place, position in items:
+                (seed,) = np.random.SeedSequence((self._seed, iteration, place)).generate_state(1).tolist()
+                seed_all(seed)
+                found.append(self._dataset[position])
+        return found
+
+
 class ShardReader:
     """Reader of one rank's shards, each through a loader of torch that prefetches."""
 
@@ -154,8 +180,9 @@ class ShardReader:
         if samples not in self._loaders:
             if self.workers:
                 keep_sockets_short()
-            batches = _ShardPositions(self.order, samples, iteration)
-            self._loaders[samples] = iter(DataLoader(self.dataset, batch_sampler=batches, num_workers=self.workers))
+            drawn = _SeededItems(self.dataset, self.order)
+            batches = _ShardItems(self.order, samples, iteration)
+            self._loaders[samples] = iter(DataLoader(drawn, batch_sampler=batches, num_workers=self.workers))
         if self._current.get(samples, (-1,))[0] != iteration:
             loaded = _parts(next(self._loaders[samples]), self.dataset)
             self.check(loaded)
@@ -163,15 +190,16 @@ class ShardReader:
         return self._current[samples][1]
 
 
-class _ShardPositions:
-    """Endless sampler of a loader: positions of one shard at a time."""
+class _ShardItems:
+    """Endless sampler of a loader: the items of one shard at a time."""
 
     def __init__(self, order: SampleOrder, samples: range, first: int) -> None:
         # A loader prefetches over the end of an epoch, and another shard's may not be there yet.
         self.order, self.samples, self.first = copy.copy(order), samples, first
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[_Item]]:
         iteration = self.first
         while True:
-            yield self.order.positions(iteration)[self.samples.start : self.samples.stop]
+            positions = self.order.positions(iteration)
+            yield [(iteration, place, positions[place]) for place in self.samples]
             iteration += 1

@@ -1,16 +1,13 @@
 """Order of the samples of an epoch by a sampler of the user's own, the same on every rank and after a restart."""
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from deeppool.errors import InvalidValueError
+from deeppool.training.random_state import restored, seed_all
 
 MakeSampler = Callable[[Dataset[Any]], Sampler[int]]
 
@@ -50,7 +47,8 @@ class SampledEpochs:
         return order
 
     def _draw(self, epoch: int) -> list[int]:
-        with _seeded(self._seed + epoch):
+        with restored():
+            seed_all(self._seed + epoch)
             sampler = self._make(self._dataset)
             _check(sampler)
             if hasattr(sampler, "set_epoch"):
@@ -71,18 +69,3 @@ def _check(sampler: object) -> None:
         raise InvalidValueError(
             f"the sampler is a {kind}, expected a torch sampler of positions with a length (__iter__ and __len__)"
         )
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the global random numbers that samplers draw, and restores their states."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
