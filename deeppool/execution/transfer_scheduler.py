@@ -167,7 +167,7 @@ class TransferDriver(SyncDriver):
         """Runs one update, whose end may be left for the next iteration; see :meth:`SyncDriver.iterate`."""
         if self._trial is None:
             return self._measure(batches)
-        order = FixedOrder(self._order, self._step.start_sync)
+        order = FixedOrder(self._order, self._start_sync)
         self._step.compute(batches, order.ready, self._update)
         order.finish()
         for bucket in self._second:
@@ -178,6 +178,16 @@ class TransferDriver(SyncDriver):
             self._step.update()
         self._trial.count_update(self._trainer.device, self.drain, self._perform)
         return self._step.loss()
+
+    def _start_sync(self, bucket: Bucket) -> None:
+        """Starts to sum the gradients of a bucket, out of reach of the forwards before their update.
+
+        Graphs share memory, so the next forward may write where a gradient is. Several gradients are copied into one.
+        """
+        if self._step.replays and (len(bucket.parameters) == 1 or len(bucket.ranks) == 1):
+            for parameter in bucket.parameters:
+                parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+        self._step.start_sync(bucket)
 
     def drain(self) -> None:
         """Completes the update."""

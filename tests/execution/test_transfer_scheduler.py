@@ -17,6 +17,9 @@ PLANNED = Rule("planned", transfers=True, updates=6)
 RULES = (
     replace(PLANNED, name="data-parallel", data_parallel=True, frozen=True),
     replace(PLANNED, name="burst-parallel", frozen=True),
+    # The encoder lies on one rank, and the graph of an earlier forward that draws masks writes where its gradient was.
+    # Nothing is dropped, as plain torch draws other masks.
+    replace(PLANNED, name="by-itself", batch=16, dropout=1e-12),
     replace(PLANNED, name="adamw-schedule", optimizer="AdamW", schedule=True, accumulation=2),
     replace(PLANNED, name="batch-norm", data_parallel=True, batch_norm=True),
     replace(PLANNED, name="clipping", data_parallel=True, clip_norm=0.05),
