@@ -5,14 +5,13 @@ SingleRank            a training of one rank
 EmulatedCommunicator  ranks that do not exist (:mod:`deeppool.execution.emulated_rank`)
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from deeppool.collectives.perform.process_group import COLLECTIVE_TIMEOUT, init_process_group, new_group
+from deeppool.collectives.perform.process_group import COLLECTIVE_TIMEOUT, init_process_group, new_group, use_interface
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.schedule import Schedule
 from deeppool.device.protocol import Device
@@ -116,14 +115,14 @@ def join_process_group(device: Device, rank: int, ranks: int, rendezvous: str, i
         rank: rank of this process.
         ranks: world size.
         rendezvous: ``file://`` for ranks on one machine, or ``tcp://`` of a store that the launcher holds.
-        interface: network interface for gloo; None: the one that leads to the rendezvous.
+        interface: network interface (see :func:`use_interface`); None: the one that leads to the rendezvous.
     """
     where: dict[str, Any] = {"init_method": rendezvous}
     if rendezvous.startswith("tcp:"):
         interface = interface or interface_towards(rendezvous)
         where = {"store": join_store(rendezvous, COLLECTIVE_TIMEOUT)}
     if interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        use_interface(interface)
     init_process_group(device, **where, rank=rank, world_size=ranks)
     return ProcessGroup(device)
 

@@ -57,13 +57,16 @@ def test_a_runtime_holds_the_port_of_a_job_until_the_job_ends() -> None:
 
 
 def join_and_sum(rank: int, url: str) -> None:
-    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    for library in ("GLOO", "NCCL"):
+        os.environ.pop(f"{library}_SOCKET_IFNAME", None)
     torch.set_num_threads(1)
     communicator = join_process_group(CpuDevice(), rank, 2, url, None)
     total = torch.tensor([rank + 1.0])
     communicator.all_reduce(total).wait()
     assert total.item() == 3.0
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    # NCCL takes a name for the start of names, but for this sign.
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
     communicator.close()
 
 

@@ -1,5 +1,6 @@
 """Process groups of torch.distributed as the foreground's collectives need them on each device."""
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,18 @@ from deeppool.device.protocol import Device
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Longest wait in a collective. The launcher detects a hung rank much sooner."""
+LOOPBACK_INTERFACE = "lo"
+"""Network interface of ranks on one machine."""
+
+
+def use_interface(name: str) -> None:
+    """Has the ranks meet on a network interface, unless the environment names one; NCCL only on the loopback.
+
+    By default both libraries listen on a public address. Between machines NCCL chooses among all interfaces.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    if name == LOOPBACK_INTERFACE:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
 
 
 def init_process_group(device: Device, *, timeout: timedelta = COLLECTIVE_TIMEOUT, **where: Any) -> None:

@@ -4,13 +4,13 @@
 answers are those of ``kernel_worker``: a run lasts until one process receives ``rest``, and ends for all at once.
 """
 
-import os
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from deeppool.collectives.perform.process_group import LOOPBACK_INTERFACE, use_interface
 from deeppool.collocation.interference.kernel_worker import serve
 from deeppool.device.cpu import CpuDevice
 from deeppool.processes.managed_process import CommandChannel
@@ -26,8 +26,7 @@ def main() -> None:
     setup = commands.next()
     device = CpuDevice()
     device.select(setup["rank"])
-    # gloo would listen on the machine's public address.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    use_interface(LOOPBACK_INTERFACE)
     with device.unbound():
         dist.init_process_group(
             "gloo",

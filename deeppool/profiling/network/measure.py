@@ -17,7 +17,7 @@ from deeppool.base.run_registry import registered
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.cluster.measured_network import AllReduce, Curve, MeasuredNetwork, ScheduleTimes
 from deeppool.collectives.patterns import LIBRARY
-from deeppool.collectives.perform.process_group import init_process_group
+from deeppool.collectives.perform.process_group import LOOPBACK_INTERFACE, init_process_group, use_interface
 from deeppool.device.environment import package_versions
 from deeppool.device.find import find_device
 from deeppool.device.kinds import KINDS, find_kind
@@ -134,8 +134,7 @@ def join_measurement(
     _check_capacity(context.ranks, device, wanted[-1], context.per_node)
     device.select(context.local)
     if context.ranks == context.per_node:
-        # By default gloo listens on the machine's public address, which only several nodes need.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        use_interface(LOOPBACK_INTERFACE)
     init_process_group(device, timeout=timedelta(seconds=120 + seconds))
     try:
         per_node = torch.tensor([context.per_node, -context.per_node], device=device.torch_device(context.local))

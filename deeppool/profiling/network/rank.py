@@ -3,7 +3,6 @@
 Commands: ``setup`` (once), ``exit``. Answers: ``ready``, ``progress`` of rank 0, and ``done`` with what it measured.
 """
 
-import os
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from deeppool.collectives.perform.process_group import init_process_group
+from deeppool.collectives.perform.process_group import LOOPBACK_INTERFACE, init_process_group, use_interface
 from deeppool.device.find import find_device
 from deeppool.errors import DeeppoolError
 from deeppool.processes.heartbeat import Heartbeat
@@ -32,8 +31,7 @@ def main() -> None:
         context = RankContext(setup["rank"], setup["ranks"], setup["ranks"])
         device = find_device(setup["device"])
         device.select(context.local)
-        # By default gloo listens on the machine's public address.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        use_interface(LOOPBACK_INTERFACE)
         heartbeat.enter("joining the other ranks", waits=True)
         init_process_group(
             device,
