@@ -121,6 +121,13 @@ NotebooksOption = Annotated[
 ]
 
 
+def refuse(why: str, **options: object) -> None:
+    """Rejects the first of some options that is given, by the name of its parameter."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"--{given[0].replace('_', '-')} {why}")
+
+
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """Parses numbers such as ``1,2,4``."""
     try:

@@ -40,6 +40,17 @@ def test_help_names_every_command_in_the_order_of_their_use(cluster_command) -> 
         (["submit"], "give a PLAN, or --background MODEL"),
         (["submit", "plan.json", "--background", "resnet18"], "give a PLAN, or --background MODEL"),
         (["submit", "plan.json"], "a foreground job needs --steps"),
+        (["submit", "plan.json", "--steps", "1", "--gpus", "2"], "--gpus is for a background job"),
+        (["submit", "plan.json", "--steps", "1", "--input-shape", "3"], "--input-shape is for a background job"),
+        *(
+            (["submit", "--background", "resnet18", option, value], f"{option} is for a foreground job")
+            for option, value in {
+                "--checkpoints": "folder",
+                "--restarts": "1",
+                "--min-ranks": "1",
+                "--profile": "profile.json",
+            }.items()
+        ),
         (
             ["submit", "--background", "resnet18", "--input-shape", "a=1,b=2"],
             "--input-shape of a background job is one",
