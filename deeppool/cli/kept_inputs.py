@@ -67,6 +67,6 @@ def _inputs(command: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
         if name in WRITTEN or (command, name) in SAME_KIND:
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
-            named = isinstance(each, str) and (Path(each).suffix != "" or name == "profile_file")
+            named = isinstance(each, str) and (Path(each).suffix != "" or name in ("profile_file", "compare"))
             if (named or isinstance(each, Path)) and isfile(each):
                 yield Path(each)

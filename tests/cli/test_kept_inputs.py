@@ -12,6 +12,8 @@ COMMANDS = {
     "advise profile.json --gpus 2 --global-batch 8 -o": "profile.json",
     "advise vgg16-cpu --gpus 2 --global-batch 8 --cluster cluster.json --html": "cluster.json",
     "estimate vgg16 --gpu gpu.json -o": "gpu.json",
+    "profile --compare profile.json vgg16-cpu -o": "profile.json",
+    "profile --compare vgg16-cpu profile -o": "profile",
     "plan profile.json --gpus 2 --global-batch 8 -o": "profile.json",
     "plan profile --gpus 2 --global-batch 8 -o": "profile",
     "plan vgg16-cpu --gpus 2 --global-batch 8 --background profile.json -o": "profile.json",
