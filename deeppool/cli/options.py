@@ -10,7 +10,11 @@ from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.units import parse_bytes
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to standard output.")]
+AsJson = Annotated[
+    # Eager: known to the callbacks of other options, wherever it stands.
+    bool,
+    typer.Option("--json", is_eager=True, help="Print exactly one JSON object to standard output."),
+]
 
 
 def device_name(text: str) -> str:
