@@ -13,7 +13,8 @@ from deeppool.cli.train import find_job
 cluster = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Run jobs on the GPUs of a cluster, with a queue and one foreground and one background job per GPU.\n\n"
+    help="Run jobs on the GPUs of a cluster, with a queue and one foreground and, on cores, one background job per "
+    "GPU.\n\n"
     "Requires Ray: `pip install 'deeppool[cluster]'`. A single machine works, too; without GPUs, its cores count as "
     "GPUs.\n\n"
     "`deeppool cluster start`\n\n"
@@ -70,7 +71,11 @@ def submit(
         ),
     ] = None,
     background: Annotated[
-        str | None, typer.Option(help="Model of a background job for idle time, instead of a plan.")
+        str | None,
+        typer.Option(
+            help="Model of a background job for idle time, instead of a plan. Only on cores; a cluster with GPUs "
+            "refuses it."
+        ),
     ] = None,
     gpus: Annotated[
         int | None,

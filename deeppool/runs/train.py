@@ -194,7 +194,7 @@ def _elastic_ranks(
     if background is not None:
         raise InvalidValueError(
             "background jobs are each beside one rank of the plan, and with min_ranks any rank may end (leave one of "
-            "them out, or submit both to a cluster: deeppool cluster submit --background)"
+            "them out, or submit both to a cluster of cores: deeppool cluster submit --background)"
         )
     assert profile is not None
     return ElasticRanks(plan, profile, launcher, min_ranks)
@@ -221,7 +221,7 @@ def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing
     if not isinstance(launcher, LocalLauncher):
         raise InvalidValueError(
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
-            "submit them to a cluster: deeppool cluster submit --background)"
+            "submit them to a cluster of cores: deeppool cluster submit --background)"
         )
     # Background jobs may start before the ranks do, and a launcher has slots only once it was given a folder.
     launcher.distribute_files(folder)

@@ -35,6 +35,15 @@ def test_help_names_every_command_in_the_order_of_their_use(cluster_command) -> 
 
 
 @pytest.mark.parametrize(
+    ("command", "phrase"), [((), "on cores, one background job"), (("submit",), "a cluster with GPUs refuses it")]
+)
+def test_help_says_where_background_jobs_run(command: tuple[str, ...], phrase: str, cluster_command) -> None:
+    code, out, _ = cluster_command(*command, "--help")
+    assert code == 0
+    assert phrase in " ".join(out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
         (["submit"], "give a PLAN, or --background MODEL"),
