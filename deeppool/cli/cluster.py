@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 
 from deeppool.cli.inputs import read_plan, read_profile
-from deeppool.cli.options import AsJson, MinRanksOption, PlansProfileOption, RestartsOption, ShapeOption, shape
+from deeppool.cli.options import AsJson, MinRanksOption, PlansProfileOption, RestartsOption, ShapeOption, refuse, shape
 from deeppool.cli.output import show
 from deeppool.cli.train import find_job
 
 cluster = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Run jobs on the GPUs of a cluster, with a queue and one foreground and one background job per GPU.\n\n"
+    help="Run jobs on the GPUs of a cluster, with a queue and one foreground and, on cores, one background job per "
+    "GPU.\n\n"
     "Requires Ray: `pip install 'deeppool[cluster]'`. A single machine works, too; without GPUs, its cores count as "
     "GPUs.\n\n"
     "`deeppool cluster start`\n\n"
@@ -70,11 +71,16 @@ def submit(
         ),
     ] = None,
     background: Annotated[
-        str | None, typer.Option(help="Model of a background job for idle time, instead of a plan.")
+        str | None,
+        typer.Option(
+            help="Model of a background job for idle time, instead of a plan. Only on cores; a cluster with GPUs "
+            "refuses it."
+        ),
     ] = None,
     gpus: Annotated[
-        int, typer.Option(help="Number of GPUs of a background job, which trains independently on each.")
-    ] = 1,
+        int | None,
+        typer.Option(help="Number of GPUs of a background job, which trains independently on each. Default: 1."),
+    ] = None,
     input_shape: ShapeOption = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of updates. Default for a background job: until it is cancelled.")
@@ -100,6 +106,7 @@ def submit(
         raise typer.BadParameter("give a PLAN, or --background MODEL")
     wanted = shape(input_shape)
     if plan_file is not None:
+        refuse("is for a background job: a plan has its own (leave it out)", gpus=gpus, input_shape=input_shape)
         if steps is None:
             raise typer.BadParameter("a foreground job needs --steps")
         plan = read_plan(str(plan_file))
@@ -117,10 +124,18 @@ def submit(
             record = found.status().job(number)
     else:
         assert background is not None
+        refuse(
+            "is for a foreground job: a background job has none (leave it out)",
+            checkpoints=checkpoints,
+            restarts=restarts or None,
+            min_ranks=min_ranks,
+            profile=profile,
+        )
         if isinstance(wanted, dict):
             raise typer.BadParameter("--input-shape of a background job is one shape, for example 3,64,64")
         with Coordinator() as found:
-            number = found.submit_background(Job(background, wanted or (), BACKGROUND_BATCH), gpus=gpus, steps=steps)
+            work = Job(background, wanted or (), BACKGROUND_BATCH)
+            number = found.submit_background(work, gpus=1 if gpus is None else gpus, steps=steps)
             record = found.status().job(number)
     show(record, as_json)
 

@@ -1,5 +1,6 @@
 """The ``deeppool estimate`` command."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,16 @@ from deeppool.cli.options import AsJson, Precision, ShapeOption, numbers, shape
 from deeppool.cli.output import progress, show
 
 
-def _list_gpus(name: str) -> str:
+def _list_gpus(context: typer.Context, name: str) -> str:
     """Prints the data sheets of all GPUs for ``--gpu list``."""
+    from deeppool.base import serialization
     from deeppool.device.datasheet import GPUS
 
     if name == "list":
-        print("\n".join(map(str, GPUS.values())))
+        if context.params["as_json"]:
+            print(json.dumps({"gpus": [serialization.to_json(sheet) for sheet in GPUS.values()]}))
+        else:
+            print("\n".join(map(str, GPUS.values())))
         raise typer.Exit
     return name
 
@@ -36,7 +41,6 @@ def estimate(
             help="GPU, or a file with its data sheet or with the calibration of a machine (`deeppool calibrate`); list "
             "prints the known GPUs and their peak rates.",
             callback=_list_gpus,
-            is_eager=True,
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the profile (JSON).")],

@@ -1,6 +1,6 @@
 """Commands that can write their result, and do not write it over a file that they read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from deeppool.errors import InvalidValueError
 
-WRITTEN = {"output": "-o", "html": "--html", "perfetto": "--perfetto"}
+WRITTEN = {"output": "-o", "html": "--html", "perfetto": "--perfetto", "model_explorer": "--model-explorer"}
 """Options for files that commands write, by the names of their parameters."""
 SAME_KIND = {("replan", "plan_file")}
 """Commands with the parameters whose file the result may replace: it is the next one of its kind."""
@@ -36,14 +36,26 @@ class InputKeepingCommand(TyperCommand):
             path = ctx.params.get(name)
             if path is None:
                 continue
-            if Path(path).resolve() in inputs:
-                raise InvalidValueError(
-                    f"{option} {path} would replace a file that this command reads (give {option} another file)"
-                )
-            # Under torchrun only rank 0 writes, and says so to the others when they have met.
-            if not started_by_torchrun():
-                check_writable(path)
+            for target in _targets(name, Path(path)):
+                if target.resolve() in inputs:
+                    beside = "" if target == Path(path) else f", {target}"
+                    raise InvalidValueError(
+                        f"{option} {path} would replace a file that this command reads{beside} (give {option} another "
+                        "file)"
+                    )
+                # Under torchrun only rank 0 writes, and says so to the others when they have met.
+                if not started_by_torchrun():
+                    check_writable(target)
         return super().invoke(ctx)
+
+
+def _targets(name: str, path: Path) -> Iterable[Path]:
+    """Returns the files that an option writes."""
+    if name != "model_explorer":
+        return [path]
+    from deeppool.figures.model_explorer import files_at
+
+    return files_at(path)
 
 
 def _inputs(command: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
@@ -55,6 +67,6 @@ def _inputs(command: str, parameters: Mapping[str, Any]) -> Iterator[Path]:
         if name in WRITTEN or (command, name) in SAME_KIND:
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
-            named = isinstance(each, str) and (Path(each).suffix != "" or name == "profile_file")
+            named = isinstance(each, str) and (Path(each).suffix != "" or name in ("profile_file", "compare"))
             if (named or isinstance(each, Path)) and isfile(each):
                 yield Path(each)

@@ -1,5 +1,6 @@
 """The ``deeppool network`` command."""
 
+import os
 import shlex
 from collections.abc import Callable
 from functools import partial
@@ -67,9 +68,10 @@ def network(
         import_and_fork("deeppool.profiling.network.measure", "deeppool.profiling.network.rank")
     from deeppool.profiling.network.measure import SIZES, join_measurement, measure_network
 
-    serialization.check_writable(output)
-    wanted = SIZES if sizes is None else numbers(sizes, "--sizes")
     joining = started_by_torchrun()
+    if joining and os.environ["RANK"] == "0":
+        serialization.check_writable(output)  # without torchrun it was checked
+    wanted = SIZES if sizes is None else numbers(sizes, "--sizes")
     if joining and ranks is not None:
         raise InvalidValueError(f"--ranks {ranks} was given, but torchrun has started the ranks (leave --ranks out)")
     measure: Callable[..., Cluster | None] = join_measurement if joining else partial(measure_network, ranks)

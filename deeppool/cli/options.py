@@ -10,7 +10,11 @@ from deeppool.device.kinds import find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.units import parse_bytes
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to standard output.")]
+AsJson = Annotated[
+    # Eager: known to the callbacks of other options, wherever it stands.
+    bool,
+    typer.Option("--json", is_eager=True, help="Print exactly one JSON object to standard output."),
+]
 
 
 def device_name(text: str) -> str:
@@ -119,6 +123,13 @@ NotebooksOption = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Folder with your own notebooks. Default: the project's."),
 ]
+
+
+def refuse(why: str, **options: object) -> None:
+    """Rejects the first of some options that is given, by the name of its parameter."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"--{given[0].replace('_', '-')} {why}")
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:

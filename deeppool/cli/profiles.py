@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, DeviceOption, Precision, ShapeOption, numbers, shape
+from deeppool.cli.options import AsJson, DeviceOption, Precision, ShapeOption, numbers, refuse, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import DocumentError
 
@@ -26,7 +26,8 @@ def profile(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File for the profile (JSON); required with MODEL.")
+        Path | None,
+        typer.Option("-o", "--output", help="File for the profile or the comparison (JSON); required with MODEL."),
     ] = None,
     device: DeviceOption = "auto",
     input_shape: ShapeOption = None,
@@ -81,6 +82,7 @@ def profile(
     if (model is not None) + (compare is not None) + list_shipped != 1:
         raise typer.BadParameter("takes one of MODEL, --compare BEFORE AFTER and --list")
     if list_shipped:
+        refuse("is for a profile or a comparison: --list writes none (leave it out)", output=output)
         from deeppool.profiling.shipped import list_profiles
 
         show(list_profiles(), as_json)
@@ -88,7 +90,7 @@ def profile(
         from deeppool.profiling.comparison import compare_profiles
 
         found = compare_profiles(*map(read_profile, compare))
-        show(found, as_json, found.explain)
+        show(found, as_json, found.explain, output=output)
     elif model is not None:
         if output is None:
             raise typer.BadParameter("MODEL needs -o FILE, the file for the profile")

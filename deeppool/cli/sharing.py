@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deeppool.cli.options import refuse
 from deeppool.cli.output import show
 
 if TYPE_CHECKING:
@@ -16,10 +17,9 @@ WIDTH = 180
 
 def check_usage(background: str | None, *, min_background: float | None, **others: float | None) -> None:
     """Rejects options that need ``--background`` without it, and two selection criteria at once."""
-    given = [name for name, value in {"min_background": min_background, **others}.items() if value is not None]
-    if given and background is None:
-        raise typer.BadParameter(f"--{given[0].replace('_', '-')} needs --background PROFILE")
-    if {"min_background", "min_speedup"} <= {*given}:
+    if background is None:
+        refuse("needs --background PROFILE", min_background=min_background, **others)
+    if min_background is not None and others.get("min_speedup") is not None:
         raise typer.BadParameter("give --min-background or --min-speedup, not both")
 
 

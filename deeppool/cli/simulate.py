@@ -18,7 +18,7 @@ from deeppool.cli.conditions import (
     read_interference,
 )
 from deeppool.cli.inputs import read_plan, read_profile
-from deeppool.cli.options import AsJson, SlowdownOption
+from deeppool.cli.options import AsJson, SlowdownOption, refuse
 from deeppool.cli.output import show
 
 if TYPE_CHECKING:
@@ -98,7 +98,14 @@ def simulate(
     measured = read_interference(interference, policy, max_slowdown)
     if measured is not None and (background is None or policy == "none"):
         raise typer.BadParameter("it needs a job: give --background, and no policy none", param_hint="--interference")
-    if measured is not None and against is None and (noise is not None or not given.as_planned):
+    slow = noise is not None or not given.as_planned
+    if against is not None and slow:
+        refuse(
+            "does not go with --against and deviations from the plan: the run has its own (leave it out)",
+            policy=policy,
+            max_slowdown=max_slowdown,
+        )
+    if measured is not None and against is None and slow:
         raise typer.BadParameter(
             "it prices a background beside a plan that runs as planned: leave out what is slow, or give --against",
             param_hint="--interference",

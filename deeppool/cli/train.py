@@ -16,6 +16,7 @@ from deeppool.cli.options import (
     PolicyOption,
     RestartsOption,
     SlowdownOption,
+    refuse,
 )
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
@@ -51,7 +52,9 @@ def train(
             "deeppool.TrainingJob or a deeppool.Trials, or a model's name. Repeat the option for a queue.",
         ),
     ] = None,
-    background_batch: Annotated[int, typer.Option(help="Samples per step of a background job.")] = 4,
+    background_batch: Annotated[
+        int | None, typer.Option(help="Samples per step of a background job. Default: 4.")
+    ] = None,
     background_steps: Annotated[
         int | None, typer.Option(help="Updates of each background job. Default: until the training ends.")
     ] = None,
@@ -94,6 +97,15 @@ def train(
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
     checkpoint folder.
     """
+    if not background:
+        refuse(
+            "needs --background JOB",
+            background_batch=background_batch,
+            background_steps=background_steps,
+            background_checkpoints=background_checkpoints,
+            background_memory=background_memory,
+            background_restarts=background_restarts or None,
+        )
     import_and_fork("deeppool.runs.train", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization
@@ -160,14 +172,14 @@ def find_background(
     references: Sequence[str],
     plan: "Plan",
     *,
-    batch: int,
+    batch: int | None,
     steps: int | None,
     checkpoints: Path | None,
     memory: str | None,
     restarts: int,
 ) -> "list[BackgroundJob] | Trials | None":
     """Background jobs of model names or callables, each with its own checkpoint folder; or trials of one callable."""
-    from deeppool.collocation.job_queue import BackgroundJob, synthetic_job
+    from deeppool.collocation.job_queue import BATCH, BackgroundJob, synthetic_job
     from deeppool.collocation.trials import Trials
     from deeppool.training.training_job import TrainingJob
 
@@ -177,12 +189,14 @@ def find_background(
             raise InvalidValueError(
                 "trials are a queue by themselves (give one --background, or put all in one Trials)"
             )
-        if (steps, checkpoints, memory, restarts) != (None, None, None, 0):
+        if (batch, steps, checkpoints, memory, restarts) != (None, None, None, None, 0):
             raise InvalidValueError(
-                "trials have steps, a folder, a memory budget and restarts of their own (leave --background-steps, "
-                "--background-checkpoints, --background-memory and --background-restarts out)"
+                "trials have a batch, steps, a folder, a memory budget and restarts of their own (leave "
+                "--background-batch, --background-steps, --background-checkpoints, --background-memory and "
+                "--background-restarts out)"
             )
         return trials[0]
+    batch = BATCH if batch is None else batch
     jobs = []
     for number, (reference, own) in enumerate(zip(references, made, strict=True)):
         job = own if isinstance(own, TrainingJob) else replace(synthetic_job(reference, plan), batch=batch)

@@ -21,6 +21,7 @@ from deeppool.job import Job
 from deeppool.planning.plan import Plan
 from deeppool.planning.renumber_gpus import renumber_gpus
 from deeppool.profiling.table import Profile
+from deeppool.runs.elastic_ranks import check_elastic
 
 if TYPE_CHECKING:
     from deeppool.training.training_job import TrainingJob
@@ -145,11 +146,10 @@ class Coordinator:
             The number of the job.
 
         Raises:
-            InvalidValueError: the cluster is too small, or a number is out of its bounds.
+            InvalidValueError: the cluster is too small, a number is out of its bounds, or ``min_ranks`` is without
+                what it needs.
         """
         steps, restarts = whole_number("steps", steps), whole_number("restarts", restarts, 0)
-        if min_ranks is not None:
-            min_ranks = whole_number("min_ranks", min_ranks)
         if job is None and (checkpoints is not None or restarts or min_ranks is not None):
             raise InvalidValueError(
                 f"checkpoints, restarts and min_ranks need a training job, got none, and {checkpoints}, {restarts} and "
@@ -157,8 +157,11 @@ class Coordinator:
             )
         if job is None:
             check_buildable(plan.model)
+        plan = replace(renumber_gpus(plan), origin=None)
+        if min_ranks is not None:
+            min_ranks = check_elastic(plan, min_ranks, profile, checkpoints, restarts)
         work = Foreground(
-            plan=replace(renumber_gpus(plan), origin=None),
+            plan=plan,
             job=None if job is None else pickled(job, "the job"),
             steps=steps,
             checkpoints=None if checkpoints is None else str(Path(checkpoints).absolute()),
@@ -167,7 +170,7 @@ class Coordinator:
             min_ranks=min_ranks,
             profile=None if profile is None else replace(profile, origin=None),
         )
-        number: int = self._ask("submit", "foreground", plan.model, work.plan.gpus, steps, work)
+        number: int = self._ask("submit", "foreground", plan.model, plan.gpus, steps, work)
         return number
 
     def submit_background(self, job: str | Job, *, gpus: int = 1, steps: int | None = None) -> int:

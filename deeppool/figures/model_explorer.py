@@ -39,14 +39,18 @@ def write_model_explorer(path: str | os.PathLike[str], plan: Plan) -> tuple[Path
         InvalidValueError: not a plan.
         DocumentError: a path cannot be written.
     """
-    documents = {Path(path): graph_collection(plan)}
-    for quantity in QUANTITIES:
-        documents[Path(path).with_suffix(f".{quantity}.json")] = node_data(plan, quantity)
+    contents = [graph_collection(plan), *(node_data(plan, quantity) for quantity in QUANTITIES)]
+    documents = dict(zip(files_at(path), contents, strict=True))
     for target in documents:
         serialization.check_writable(target)
     return tuple(
         serialization.write_text(json.dumps(document) + "\n", target) for target, document in documents.items()
     )
+
+
+def files_at(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Returns the files that :func:`write_model_explorer` writes: the graph, then one for each of QUANTITIES."""
+    return Path(path), *(Path(path).with_suffix(f".{quantity}.json") for quantity in QUANTITIES)
 
 
 @typed

@@ -1,13 +1,37 @@
 """Chooses, for each start of the ranks of a training, the GPUs that can be used and the plan for so many."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
-from deeppool.errors import PlanError, ProfileError, RunError
+from deeppool.base.number_checks import whole_number
+from deeppool.errors import InvalidValueError, PlanError, ProfileError, RunError
 from deeppool.planning.plan import Plan
 from deeppool.planning.replanning.fewer_gpus import plan_for_gpus
 from deeppool.processes.launcher import Launcher
 from deeppool.profiling.table import Profile
+
+
+def check_elastic(
+    plan: Plan,
+    min_ranks: int,
+    profile: Profile | None,
+    checkpoints: str | os.PathLike[str] | None,
+    restarts: int,
+) -> int:
+    """Returns ``min_ranks`` if a training by the plan can go on with fewer ranks.
+
+    Raises:
+        InvalidValueError: it is out of its bounds, or what it needs is missing.
+    """
+    min_ranks = whole_number("min_ranks", min_ranks, 1, plan.gpus, f"the plan is for {plan.gpus} GPUs")
+    if profile is None or checkpoints is None or restarts < 1:
+        raise InvalidValueError(
+            "min_ranks needs the plan's profile, to plan for fewer, a folder of checkpoints, to go on from, and at "
+            f"least 1 restart, got {'no profile' if profile is None else 'a profile'}, "
+            f"{'no checkpoints' if checkpoints is None else 'checkpoints'} and {restarts} restarts"
+        )
+    return min_ranks
 
 
 class ElasticRanks:

@@ -10,6 +10,7 @@ from deeppool.base.sharing import Sharing
 from deeppool.errors import (
     InvalidValueError,
     PlanError,
+    ProfileError,
     RankFailedError,
     RankRefusedError,
     RunCancelledError,
@@ -193,7 +194,7 @@ class RestartLoop:
         progress, settings = self._progress, self._settings
         try:
             found = replan(self._plan, trigger.profile, self.record())
-        except PlanError as error:
+        except (PlanError, ProfileError, InvalidValueError) as error:
             # Without a proposal the training goes on as it was.
             progress.proposal = f"no other plan: {error}"
             settings.report(progress.proposal, progress.updates / settings.steps)

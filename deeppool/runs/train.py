@@ -29,7 +29,7 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.rank_group import private_folder
 from deeppool.profiling.table import Profile
 from deeppool.records.training_record import Metrics, TrainingRecord
-from deeppool.runs.elastic_ranks import ElasticRanks
+from deeppool.runs.elastic_ranks import ElasticRanks, check_elastic
 from deeppool.runs.restart_loop import RestartLoop
 from deeppool.runs.training_state import ReplanTrigger, TrainingSettings
 from deeppool.training.training_job import TrainingJob
@@ -190,18 +190,13 @@ def _elastic_ranks(
     background: Background | Trials | None,
 ) -> ElasticRanks:
     """Returns what chooses the GPUs of a training with fewer ranks, if it can be one."""
-    min_ranks = whole_number("min_ranks", min_ranks, 1, plan.gpus, f"the plan is for {plan.gpus} GPUs")
-    if profile is None or checkpoints is None or restarts < 1:
-        raise InvalidValueError(
-            "min_ranks needs the plan's profile, to plan for fewer, a folder of checkpoints, to go on from, and at "
-            f"least 1 restart, got {'no profile' if profile is None else 'a profile'}, "
-            f"{'no checkpoints' if checkpoints is None else 'checkpoints'} and {restarts} restarts"
-        )
+    min_ranks = check_elastic(plan, min_ranks, profile, checkpoints, restarts)
     if background is not None:
         raise InvalidValueError(
             "background jobs are each beside one rank of the plan, and with min_ranks any rank may end (leave one of "
-            "them out, or submit both to a cluster: deeppool cluster submit --background)"
+            "them out, or submit both to a cluster of cores: deeppool cluster submit --background)"
         )
+    assert profile is not None
     return ElasticRanks(plan, profile, launcher, min_ranks)
 
 
@@ -226,7 +221,7 @@ def _supervisor(jobs: JobQueue, launcher: Launcher, plan: Plan, sharing: Sharing
     if not isinstance(launcher, LocalLauncher):
         raise InvalidValueError(
             "background jobs of a training run on one machine, that of the launcher (train without background=, or "
-            "submit them to a cluster: deeppool cluster submit --background)"
+            "submit them to a cluster of cores: deeppool cluster submit --background)"
         )
     # Background jobs may start before the ranks do, and a launcher has slots only once it was given a folder.
     launcher.distribute_files(folder)

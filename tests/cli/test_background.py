@@ -37,8 +37,8 @@ def test_each_name_becomes_a_job_with_a_folder_of_its_own() -> None:
 
 
 def test_a_callable_may_return_trials_which_are_a_queue_by_themselves() -> None:
-    none = {"steps": None, "checkpoints": None, "memory": None, "restarts": 0}
-    found = find_background([TRIALS], two_layer_plan(), batch=4, **none)
+    none = {"batch": None, "steps": None, "checkpoints": None, "memory": None, "restarts": 0}
+    found = find_background([TRIALS], two_layer_plan(), **none)
     assert isinstance(found, dp.Trials)
     assert [found.job(**configuration).schedule for configuration in found.configurations] == [None, None]
 
@@ -57,7 +57,8 @@ def test_without_names_there_is_no_background() -> None:
             ["--background", OWN, "--background-restarts", "-1"],
             "restarts of a background job must be at least 0, got -1",
         ),
-        (["--background", TRIALS, "--background-steps", "3"], "trials have steps, a folder, a memory budget"),
+        (["--background", TRIALS, "--background-steps", "3"], "trials have a batch, steps, a folder, a memory"),
+        (["--background", TRIALS, "--background-batch", "4"], "trials have a batch, steps, a folder, a memory"),
         (["--background", TRIALS, "--background", OWN], "trials are a queue by themselves"),
         (["--max-slowdown", "0.03"], "policy and max_slowdown are about a background job"),
     ],
@@ -67,3 +68,12 @@ def test_a_background_that_cannot_be_is_reported_in_one_line(options: list[str],
     done = CliRunner().invoke(app, ["train", str(plan), OWN, "--steps", "1", *options])
     assert done.exit_code == 1
     assert message in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("batch", "8"), ("steps", "3"), ("checkpoints", "kept"), ("memory", "2GB"), ("restarts", "1")]
+)
+def test_an_option_of_background_jobs_needs_one(option: str, value: str) -> None:
+    done = CliRunner().invoke(app, ["train", "plan.json", OWN, "--steps", "1", f"--background-{option}", value])
+    assert done.exit_code == 2
+    assert f"--background-{option} needs --background JOB" in " ".join(done.stderr.replace("│", " ").split())

@@ -13,7 +13,7 @@ import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cli.app import app
 from deeppool.cluster.cluster import find_cluster
-from deeppool.device.datasheet import GPUS
+from deeppool.device.datasheet import GPUS, GpuSheet
 from deeppool.simulation.device.interference import Arrangement, Interference
 from deeppool.units import format_seconds
 from tests.command import Command
@@ -411,6 +411,14 @@ def test_estimate_lists_the_gpus_that_it_knows(deeppool):
     listed = deeppool("estimate", "--gpu", "list")
     assert listed.code == 0
     assert [line.split(":")[0] for line in listed.out.splitlines()] == list(GPUS)
+
+
+@pytest.mark.parametrize("arguments", [("--gpu", "list", "--json"), ("--json", "vgg16", "--gpu", "list", "-o", "x")])
+def test_estimate_lists_the_gpus_as_one_json_object(deeppool, tmp_path, arguments):
+    listed = deeppool("estimate", *arguments)
+    assert listed.code == 0
+    sheets = [serialization.from_json(sheet, GpuSheet, "listed") for sheet in listed.json["gpus"]]
+    assert sheets == list(GPUS.values())
 
 
 def test_an_estimate_for_a_data_sheet_of_ones_own(deeppool, tmp_path):

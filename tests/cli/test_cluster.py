@@ -35,11 +35,31 @@ def test_help_names_every_command_in_the_order_of_their_use(cluster_command) -> 
 
 
 @pytest.mark.parametrize(
+    ("command", "phrase"), [((), "on cores, one background job"), (("submit",), "a cluster with GPUs refuses it")]
+)
+def test_help_says_where_background_jobs_run(command: tuple[str, ...], phrase: str, cluster_command) -> None:
+    code, out, _ = cluster_command(*command, "--help")
+    assert code == 0
+    assert phrase in " ".join(out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
         (["submit"], "give a PLAN, or --background MODEL"),
         (["submit", "plan.json", "--background", "resnet18"], "give a PLAN, or --background MODEL"),
         (["submit", "plan.json"], "a foreground job needs --steps"),
+        (["submit", "plan.json", "--steps", "1", "--gpus", "2"], "--gpus is for a background job"),
+        (["submit", "plan.json", "--steps", "1", "--input-shape", "3"], "--input-shape is for a background job"),
+        *(
+            (["submit", "--background", "resnet18", option, value], f"{option} is for a foreground job")
+            for option, value in {
+                "--checkpoints": "folder",
+                "--restarts": "1",
+                "--min-ranks": "1",
+                "--profile": "profile.json",
+            }.items()
+        ),
         (
             ["submit", "--background", "resnet18", "--input-shape", "a=1,b=2"],
             "--input-shape of a background job is one",

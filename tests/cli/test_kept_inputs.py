@@ -12,11 +12,14 @@ COMMANDS = {
     "advise profile.json --gpus 2 --global-batch 8 -o": "profile.json",
     "advise vgg16-cpu --gpus 2 --global-batch 8 --cluster cluster.json --html": "cluster.json",
     "estimate vgg16 --gpu gpu.json -o": "gpu.json",
+    "profile --compare profile.json vgg16-cpu -o": "profile.json",
+    "profile --compare vgg16-cpu profile -o": "profile",
     "plan profile.json --gpus 2 --global-batch 8 -o": "profile.json",
     "plan profile --gpus 2 --global-batch 8 -o": "profile",
     "plan vgg16-cpu --gpus 2 --global-batch 8 --background profile.json -o": "profile.json",
     "frontier profile.json --gpus 2 --global-batch 8 -o": "profile.json",
     "scaling profile.json --gpus 2 --global-batch 8 -o": "profile.json",
+    "explain plan.json --model-explorer": "plan.json",
     "simulate plan.json --perfetto": "plan.json",
     "simulate plan.json --against run.json -o": "run.json",
     "run plan.json -o": "plan.json",
@@ -54,6 +57,19 @@ def test_a_result_does_not_replace_an_input(line: str, file: str) -> None:
     option = line.rsplit(maxsplit=1)[-1].replace("--output", "-o")
     assert str(outcome.exception).startswith(f"{option} {file} would replace a file that this command reads")
     assert Path(file).read_text() == "kept"
+
+
+@pytest.mark.parametrize("quantity", ["gpus", "amplification", "time"])
+def test_node_data_beside_a_graph_do_not_replace_an_input(quantity: str) -> None:
+    Path("plan.json").rename(f"graph.{quantity}.json")
+    outcome = command(f"explain graph.{quantity}.json --model-explorer graph.json")
+    assert isinstance(outcome.exception, InvalidValueError), outcome.output
+    assert str(outcome.exception) == (
+        f"--model-explorer graph.json would replace a file that this command reads, graph.{quantity}.json (give "
+        "--model-explorer another file)"
+    )
+    assert Path(f"graph.{quantity}.json").read_text() == "kept"
+    assert not Path("graph.json").exists()
 
 
 @pytest.mark.parametrize(

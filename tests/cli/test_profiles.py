@@ -9,6 +9,7 @@ from deeppool.base import serialization
 from deeppool.planning.planner import plan
 from deeppool.profiling import shipped
 from deeppool.profiling.iteration_check import IterationCheck
+from deeppool.records import files
 from tests.strategies import make_graph, profile_from_times
 
 GOOD = profile_from_times(make_graph([(), (0,)]), [lambda b: 1e-3 * b, lambda b: 1e-4 * b], batch_sizes=(1, 2, 4, 8))
@@ -70,6 +71,20 @@ def test_compare_reports_what_changed_and_ends_in_0_either_way(deeppool):
     code, out, _ = deeppool("profile", "--compare", "drawn-cpu", "good.json", "--json")
     assert code == 0
     assert json.loads(out)["changes"] == []
+
+
+def test_a_comparison_is_saved(deeppool, folder):
+    code, out, _ = deeppool("profile", "--compare", "good.json", "slower.json", "--json", "-o", "compared.json")
+    assert code == 0
+    assert json.loads(out) == json.loads((folder / "compared.json").read_text())
+    assert len(files.load(folder / "compared.json").changes) == 4
+
+
+def test_list_refuses_a_file(deeppool, folder):
+    code, out, err = deeppool("profile", "--list", "-o", "list.json")
+    assert (code, out) == (2, "")
+    assert "--output is for a profile or a comparison" in err
+    assert not (folder / "list.json").exists()
 
 
 def test_compare_of_two_models_is_reported_in_a_line(deeppool, folder):

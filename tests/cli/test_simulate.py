@@ -139,6 +139,17 @@ def test_a_published_trace_becomes_a_workload_beside_its_profiles(folder, tmp_pa
             ["--interference", "pairs.json", "--background", "net.json", "--noise", "noisy.json"],
             "as planned",
         ),
+        *(
+            (
+                "plan.json",
+                ["--against", "run.json", "--interference", "pairs.json", "--background", "net.json", *more],
+                f"{more[0]} does not go with --against and deviations from the plan: the run has its own",
+            )
+            for more in (
+                ["--policy", "naive", "--noise", "noisy.json"],
+                ["--max-slowdown", "0.1", "--jitter", "0.1"],
+            )
+        ),
         ("plan.json", ["--noise", "noisy.json", "--jitter", "0.1"], "leave out --jitter and --speed"),
         ("plan.json", ["--jitter", "0.1", "--iterations", "0"], "greater than or equal to 1"),
         ("trace.json", [], "Missing option '--gpus'"),

@@ -283,6 +283,10 @@ def test_what_cannot_run_is_refused_at_once(coordinator: dp.Coordinator) -> None
         coordinator.submit_background(SMALL, gpus=1.0)
     with pytest.raises(InvalidValueError, match="steps must be a whole number, got '3'"):
         coordinator.submit(make_plan(2), make_job(), steps="3")
+    with pytest.raises(InvalidValueError, match="got no profile, no checkpoints and 1 restarts"):
+        coordinator.submit(make_plan(2), make_job(), steps=1, restarts=1, min_ranks=1)
+    with pytest.raises(InvalidValueError, match="min_ranks must be at most 2, got 3"):
+        coordinator.submit(make_plan(2), make_job(), steps=1, min_ranks=3)
     with pytest.raises(InvalidValueError, match="there is no job 999"):
         coordinator.cancel(999)
 

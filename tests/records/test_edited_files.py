@@ -57,7 +57,10 @@ def edited(document: dict[str, Any], draw: random.Random) -> str:
     """One to two values deleted, repeated, scaled or replaced."""
     document = json.loads(json.dumps(document))
     for _ in range(draw.choice((1, 1, 2))):
-        *above, last = draw.choice([place for place in places(document) if place[0] not in ("format", "version")])
+        found = [place for place in places(document) if place[0] not in ("format", "version")]
+        if not found:  # its only field was deleted
+            break
+        *above, last = draw.choice(found)
         holder: Any = document
         for key in above:
             holder = holder[key]

@@ -5,16 +5,20 @@ ranks of a CPU beside MobileNet v2, a training of four updates, and what is deri
 later is recorded when it is released. In frontiers and advice the times of data parallelism are where they are since.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import deeppool
 from deeppool.base import serialization
 from deeppool.execution.checkpoint import Checkpoint
 from deeppool.records import files
 
 RECORDED = Path(__file__).parent / "recorded"
+INTERNAL = {"checkpoint", "joined-ray", "run-under-way", "schedule"}
+"""Records in deeppool's own folders and messages, which users do not load."""
 FIGURES: dict[str, dict[str, Any]] = {
     "advice": {
         "plan.comparison.data_parallel.2.seconds": 0.030000000000000002,
@@ -122,6 +126,11 @@ FIGURES: dict[str, dict[str, Any]] = {
         "compared": 15,
         "iteration_before": (0.0009077272800095671, 0.0016644920399266992, 0.0016704356000445842),
     },
+    "profile-list": {
+        "profiles.0.name": "tiny-cpu",
+        "profiles.0.batch_sizes": (1, 2, 4),
+        "profiles.0.deviation": 0.3337588025776572,
+    },
     "replan": {
         "corrections.0.layers": ("conv1",),
         "corrections.0.measured": 0.0009457709993512253,
@@ -149,6 +158,12 @@ FIGURES: dict[str, dict[str, Any]] = {
         "background_sample_time": 0.00041760890001114604,
         "points.0.strategy": "burst parallel",
         "points.0.throughput": 6419.207342638368,
+    },
+    "sharing-answer": {
+        "point.gpus": 2,
+        "point.amplification": 1.0112735424034751,
+        "point.throughput": 6919.6990109898325,
+        "optimality": "exact",
     },
     "simulation": {
         "iteration_time": 0.0015966996798764447,
@@ -199,6 +214,12 @@ def test_a_recorded_file_loads_with_its_figures(kind: str, tmp_path: Path) -> No
 def test_a_recorded_checkpoint_loads_with_its_figures() -> None:
     found = serialization.read(RECORDED / "checkpoint.json", Checkpoint)
     assert (found.graph_fingerprint, found.updates, found.ranks, found.loss_scale) == ("f5c72d35f44f77a6", 4, 2, 1.0)
+
+
+def test_every_record_is_a_kind_of_file() -> None:
+    sources = (path.read_text() for path in Path(deeppool.__file__).parent.rglob("*.py"))
+    kinds = {kind for source in sources for kind in re.findall(r'^    KIND: ClassVar\[str\] = "(.+)"$', source, re.M)}
+    assert kinds == {*files.KINDS, *INTERNAL}
 
 
 def test_every_kind_of_file_is_recorded() -> None:

@@ -19,7 +19,15 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.cli.app import app
-from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError, PlanError, RankFailedError, RunError
+from deeppool.errors import (
+    DeeppoolError,
+    DocumentError,
+    InvalidValueError,
+    MissingProfileError,
+    PlanError,
+    RankFailedError,
+    RunError,
+)
 from deeppool.execution.checkpoint import latest, load_weights
 from deeppool.planning.plan import Plan
 from deeppool.processes.launcher import LocalLauncher
@@ -357,9 +365,12 @@ def test_vector_regression_and_labels_in_the_order_of_a_sampler_train_as_in_one_
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-4, atol=1e-6)
 
 
-def test_a_training_without_another_plan_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [PlanError, MissingProfileError, InvalidValueError])
+def test_a_training_without_another_plan_goes_on(
+    error: type[DeeppoolError], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def refuse(*_):
-        raise PlanError("nothing fits")
+        raise error("nothing fits")
 
     reports = []
     settings = SimpleNamespace(report=lambda *of: reports.append(of), steps=6)

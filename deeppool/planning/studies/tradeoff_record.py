@@ -214,10 +214,11 @@ class SharedCluster:
         enough = background_throughput * (1 - TOLERANCE)
         point = next((point for point in self.points if point.background_throughput >= enough), None)
         if point is None:
-            most_beside = self.points[-1].background_throughput
+            most = self.points[-1]
             raise PlanError(
                 f"no plan leaves {background_throughput:g} samples/s to {self.background_model}: beside {self.model} "
-                f"on one GPU it trains {format_rate(most_beside, 4)}, with the whole cluster to itself "
+                f"on {format_count(most.gpus, 'GPU')} it trains {format_rate(most.background_throughput, 4)}, with the "
+                "whole cluster to itself "
                 f"{format_rate(self.background_alone_throughput, 4)} (ask for less, or for more GPUs)"
             )
         return SharingAnswer(point, self.optimality)

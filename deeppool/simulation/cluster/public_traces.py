@@ -141,7 +141,7 @@ def _read(path: Path, trace_format: TraceFormat) -> list[RecordedJob]:
         found = list(_READERS[trace_format](path))
     except OSError as error:
         raise DocumentError(f"cannot read {path}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError, csv.Error) as error:
         raise DocumentError(
             f"{path}: not the file of a {trace_format} trace: {type(error).__name__}: {error} (see the schema that "
             "was published with it)"

@@ -343,7 +343,7 @@ def test_points_come_from_the_frontier_of_every_gpu_count():
     answer = shared.fastest(2000)
     assert (answer.point, answer.optimality) == (shared.points[1], "exact")
     with pytest.raises(
-        PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on one GPU it trains 2,000"
+        PlanError, match="no plan leaves 2001 samples/s to drawn: beside drawn on 1 GPU it trains 2,000"
     ):
         shared.fastest(2001)
 
@@ -375,7 +375,7 @@ def test_one_gpu_leaves_no_time_to_the_background():
     shared = share(perfect(), 1, 16, background())
     assert [point.background_throughput for point in (*shared.points, *shared.data_parallel_partitions)] == [0, 0]
     assert shared.fastest(0).optimality == "exact"
-    with pytest.raises(PlanError, match="on one GPU it trains 0, with the whole cluster to itself 2,000 "):
+    with pytest.raises(PlanError, match="on 1 GPU it trains 0, with the whole cluster to itself 2,000 "):
         shared.fastest(1)
 
 
@@ -444,6 +444,13 @@ def test_what_does_not_fit_into_memory_is_left_out(memory, alone, burst, optimal
     assert given.burst_parallel_partitions[-1].iteration_time == pytest.approx(burst, rel=1e-3)
     assert given.points[0].iteration_time == given.burst_parallel_partitions[-1].iteration_time
     assert (given.optimality, given.cluster.memory) == (optimality, memory)
+
+
+def test_the_error_names_the_gpus_of_the_foreground_where_one_cannot_hold_it():
+    shared = share(keeps_activations(), 2, 16, background(), memory=50e6)
+    assert {point.gpus for point in shared.points} == {2}
+    with pytest.raises(PlanError, match="beside drawn on 2 GPUs it trains "):
+        shared.fastest(5000)
 
 
 @pytest.mark.parametrize(

@@ -428,3 +428,13 @@ def test_under_torchrun_the_number_of_ranks_is_torchruns(deeppool, monkeypatch):
         monkeypatch.setenv(name, value)
     code, _, error = deeppool("network", "--backend", "gloo", "-o", "mine.json", "--ranks", "2")
     assert (code, error.startswith("error: --ranks 2 was given, but torchrun")) == (1, True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_under_torchrun_rank_0_alone_needs_the_folder_of_the_file(deeppool, monkeypatch, rank):
+    for name, value in given_by_torchrun(rank, 2, 1, free_port()).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(measure, "join_measurement", lambda **options: None)
+    code, _, error = deeppool("network", "--backend", "gloo", "-o", "nowhere/mine.json")
+    refused = "error: cannot write nowhere/mine.json: there is no folder nowhere"
+    assert (code, error.startswith(refused)) == ((1, True) if rank == 0 else (0, False))

@@ -133,6 +133,12 @@ def test_another_file_is_refused_with_its_format(tmp_path, trace_format, text) -
         make(tmp_path, trace_format, text)
 
 
+@pytest.mark.parametrize("trace_format", ["helios", "pai"])
+def test_a_field_longer_than_csv_reads_is_refused(tmp_path, trace_format) -> None:
+    with pytest.raises(DocumentError, match=rf"{trace_format} trace: Error: field larger than field limit \(131072\)"):
+        make(tmp_path, trace_format, "job_id,gpu_num\n" + "x" * 131_073 + ",1\n")
+
+
 def test_no_profile_and_no_job_that_fits_are_errors(tmp_path) -> None:
     with pytest.raises(InvalidValueError, match="give at least one profile"):
         import_trace(tmp_path / "trace", "helios", {}, CLUSTER)
