@@ -88,8 +88,8 @@ def _page(executed: Path, name: str, seconds: float, others: Sequence[str]) -> s
     )
     head, _, rest = body.lstrip().partition("\n")
     note = (
-        f"Executed by `deeppool evaluate {name}` in {seconds:.0f} s on {datetime.date.today().isoformat()}, with the "
-        f"quick preset, on {platform.machine()} with torch {_torch()}; [source]({executed.name})."
+        f"Executed by `deeppool evaluate {name} -o reports` in {seconds:.0f} s on {datetime.date.today().isoformat()}, "
+        f"with the quick preset, on {platform.machine()} with torch {_torch()}; [source]({executed.name})."
     )
     return "\n\n".join([head, note, f'<script src="{PLOTLY}"></script>', _links(rest, others)])
 

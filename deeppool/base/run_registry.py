@@ -252,12 +252,14 @@ def _where() -> str:
 
 
 def _subject(arguments: tuple[Any, ...]) -> list[str]:
-    """Returns the model name of a plan, graph or model, in a list that may be empty."""
+    """Returns the model name of a plan, graph or model, in a list that may be empty, as for several jobs."""
     first = arguments[0] if arguments else None
     named = getattr(getattr(first, "graph", first), "model", None)
     if isinstance(named, str):
         return [named]
-    return [] if first is None else [str(first) if isinstance(first, str | int) else type(first).__name__]
+    if first is None or isinstance(first, list | tuple):
+        return []
+    return [str(first) if isinstance(first, str | int) else type(first).__name__]
 
 
 def _has_reader(fifo: Path) -> bool:

@@ -18,7 +18,7 @@ def nightly(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Notebooks to run; all by default.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="Full or quick preset of the notebooks.")] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Full or small parameters of the notebooks.")] = False,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +48,7 @@ def nightly(
     Exit code 0: everything ran, no number changed, every check holds, expected failures aside. 1: a number changed, a
     notebook failed or was not run, a check does not hold, or the run could not be kept. 2: bad usage.
 
-    Example: deeppool nightly -o nights --budget 3h
+    Example: deeppool nightly -o nights --full --budget 3h
     """
     from deeppool.evaluation.nightly import nightly as run_nightly
 

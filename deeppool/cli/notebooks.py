@@ -19,7 +19,7 @@ def evaluate(
     folder: Annotated[
         Path | None, typer.Option("-o", "--output", help="Output folder for executed notebooks, reports and records.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="Full or quick preset of the notebooks.")] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Full or small parameters of the notebooks.")] = False,
     parameter: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Override one parameter; may be repeated."),

@@ -97,7 +97,11 @@ NetworkOption = Annotated[
     ),
 ]
 CountsOption = Annotated[
-    Literal["powers", "all"], typer.Option(help="Allowed GPU counts of a layer: powers of two, or any.")
+    Literal["powers", "all"],
+    typer.Option(
+        help="Allowed GPU counts of a layer. powers: powers of two, and all GPUs. all: any; of those with the same "
+        "largest shard only the smallest."
+    ),
 ]
 OptimizerOption = Annotated[
     Literal["sgd", "momentum", "adam", "adamw"],

@@ -12,7 +12,10 @@ from deeppool.errors import DocumentError
 
 
 def env(as_json: AsJson = False) -> None:
-    """Show processors, GPUs and their features for sharing, package versions, and the background priority."""
+    """Show processors, GPUs and their features for sharing, package versions, and the background priority.
+
+    Example: deeppool env --json
+    """
     from deeppool.device.environment import environment
 
     show(environment(), as_json)
@@ -44,7 +47,7 @@ def profile(
     ] = "module",
     graphs: Annotated[
         bool | None,
-        typer.Option("--graphs/--no-graphs", help="Measure under CUDA graphs, as in runs. Default: on CUDA only."),
+        typer.Option("--graphs/--no-graphs", help="Measure under CUDA graphs, as in runs. Default: on CUDA, emulated."),
     ] = None,
     ranks: Annotated[
         int,

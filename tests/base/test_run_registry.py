@@ -15,9 +15,12 @@ import pytest
 
 import deeppool as dp
 from deeppool.base import cancellation, run_registry, serialization
+from deeppool.collectives.partial.load_imbalance import fixed
 from deeppool.errors import RunCancelledError, RunError
+from deeppool.runs.mode_comparison.compare import compare_modes
 from tests.command import Command
 from tests.figures.records import two_layer_plan
+from tests.interleaving.crossover.test_scheduler import make_job
 from tests.runs.test_handle import Steps
 from tests.waiting import wait_until
 
@@ -220,7 +223,14 @@ def test_every_function_that_starts_processes_is_registered(monkeypatch: pytest.
         dp.measure_network()
     with pytest.raises(ZeroDivisionError):
         dp.measure_interference()
-    assert seen == ["train tiny", "launch tiny", "profile resnet18", "measure_network", "measure_interference"]
+    with pytest.raises(ZeroDivisionError):
+        dp.compare_orders([make_job()], global_batch=8)
+    with pytest.raises(ZeroDivisionError):
+        compare_modes("digits", fixed([0.0]))
+    assert seen == [
+        *("train tiny", "launch tiny", "profile resnet18", "measure_network", "measure_interference"),
+        *("compare_orders", "compare_modes digits"),
+    ]
 
 
 # -- from the command line --------------------------------------------------------------------------

@@ -245,8 +245,7 @@ def test_help_says_how_to_use_a_command(command: str, deeppool: Command) -> None
     text = " ".join(outcome.out.split())
     assert (outcome.code, outcome.err) == (0, "")
     assert f"deeppool {command} [OPTIONS]" in text
-    if command not in ("env", "lab"):
-        assert f"Example: deeppool {command} " in text
+    assert f"Example: deeppool {command} " in text
 
 
 def test_help_names_every_command_and_the_way_from_a_model_to_a_run(deeppool: Command) -> None:

@@ -24,6 +24,8 @@ PAGES = [
 ]
 GENERATED = {"records.md", "reference.md"}
 """Pages of the site that docs/generated_pages.py makes."""
+OF_TORCH = {"operator torchvision::nms does not exist"}
+"""Messages in the page on troubleshooting that are not deeppool's."""
 COMMAND = re.compile(r"(?:^|[`(])deeppool ([a-z][^`|]*)", flags=re.MULTILINE)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
@@ -92,6 +94,30 @@ def test_links_and_pictures_lead_to_files(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         is_made = page.parent.name == "docs" and link in GENERATED
         assert is_made or link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def messages() -> Iterator[str]:
+    """Texts in the code, without docstrings, each with an ellipsis for every value in it."""
+    for path in (CHECKOUT / "deeppool").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                yield node.value
+
+
+def test_messages_that_are_quoted_are_printed() -> None:
+    page = (CHECKOUT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    seen = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    quoted = {span for cell in seen for span in re.findall("`([^`]+)`", cell)} - OF_TORCH
+    assert len(quoted) > 5
+    printed = "\n".join(messages())
+    for text in quoted:
+        # An ellipsis and a capital letter stand for values.
+        parts = map(re.escape, re.split(r"…|\b[A-Z]\b", text))
+        assert re.search(".*".join(parts), printed), text
 
 
 def test_what_cannot_be_typed_is_found() -> None:

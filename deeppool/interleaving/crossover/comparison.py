@@ -8,6 +8,7 @@ from typing import Any
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
+from deeppool.base.run_registry import registered
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock, find_kind
@@ -47,6 +48,7 @@ WARM_UP_ROUNDS = 2
 
 @interruptible
 @typed
+@registered
 def compare_orders(
     jobs: Sequence[TrainingJob],
     *,

@@ -76,7 +76,7 @@ def profile(
         batch_sizes: per-GPU batch sizes to measure; a plan interpolates between them.
         precision: ``bf16`` and ``fp16`` run under autocast; ``tf32`` shortens the mantissa of products and
             convolutions in 32 bits, on CUDA.
-        graphs: whether iterations run as CUDA graphs; None: on CUDA they do.
+        graphs: whether iterations run as CUDA graphs; None: on CUDA and on emulated devices they do.
         threads: CPU threads of the measured rank; live runs on a CPU give each rank one core.
         ranks: CPU cores that train at the same time, of which one is measured, as in a plan for as many ranks that
             share memory bandwidth, caches and power. With 1 a single core is measured alone.

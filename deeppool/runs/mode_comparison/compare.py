@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from deeppool.base.cancellation import check
+from deeppool.base.run_registry import registered
 from deeppool.collectives.partial.firing import FiringRule, Mode
 from deeppool.collectives.partial.load_imbalance import Delays
 from deeppool.errors import InvalidValueError
@@ -23,6 +24,7 @@ OnPoint = Callable[[Mode, int, ModePoint], None]
 """Called with mode, seed and point."""
 
 
+@registered
 def compare_modes(
     task: TaskName,
     delays: Delays,
