@@ -130,6 +130,11 @@ def _check(plan: Plan, run: RunRecord, background: Profile | None, interference:
         raise InvalidValueError(
             f"with interference, the profile of the background {run.background.model} is needed (--background PROFILE)"
         )
+    if run.background is not None and background is not None and run.background.batch > background.batch_sizes[-1]:
+        raise InvalidValueError(
+            f"the background of the run had batches of {run.background.batch}, its profile ends at "
+            f"{background.batch_sizes[-1]} (profile it with --batch-sizes …,{run.background.batch})"
+        )
 
 
 def _update_time(run: RunRecord, rank: int) -> float:
@@ -147,7 +152,6 @@ def _effect(
 ) -> InterferenceEffect:
     if interference is None or background is None or run.sharing is None or run.background is None or not work.spans:
         return InterferenceEffect()
-    batch = min(run.background.batch, background.batch_sizes[-1])
     # The harvest of waits is computed per drawn iteration, not from the plan.
     only_pairs = replace(interference, waits=None)
-    return interference_effect(plan, work, iteration_time, background, batch, only_pairs, run.sharing)
+    return interference_effect(plan, work, iteration_time, background, run.background.batch, only_pairs, run.sharing)

@@ -81,6 +81,9 @@ def test_with_interference_it_agrees_with_the_collocated_plan():
     assert found["beside the background"].simulated == pytest.approx(0.5 * (1 + priced.slowdown))
     # The background has the update's time on GPU 1, and goes at 0.4 beside what GPU 0 computes for 0.5 / 0.8 s.
     assert found["background harvest"].simulated > 0.25
+    beside = replace(run().background, batch=BACKGROUND.batch_sizes[-1] + 1)
+    with pytest.raises(InvalidValueError, match=r"had batches of \d+, its profile ends at \d+ \(profile it with"):
+        compare_with_run(PLAN, replace(run(), background=beside), background=BACKGROUND, interference=measured)
     with pytest.raises(InvalidValueError, match="the profile of the background mobilenet_v2 is needed"):
         compare_with_run(PLAN, run(), interference=measured)
 
