@@ -16,7 +16,6 @@ from deeppool.cli.conditions import (
     conditions,
     read_interference,
 )
-from deeppool.cli.inputs import warn
 from deeppool.cli.options import AsJson, ClusterOption, SlowdownOption
 from deeppool.cli.output import progress, show
 
@@ -61,7 +60,6 @@ def simulate_cluster(
     """
     from deeppool.base import serialization
     from deeppool.cluster.cluster import find_cluster
-    from deeppool.profiling.table import Profile
     from deeppool.simulation.cluster.comparison import compare_strategies
     from deeppool.simulation.cluster.simulate import simulate_cluster as simulate
     from deeppool.simulation.cluster.workload import WorkloadTrace, load_sources
@@ -72,8 +70,6 @@ def simulate_cluster(
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
     workload = serialization.read(trace, WorkloadTrace)
     sources = load_sources(workload, trace.parent)
-    for source in sources.values():
-        warn(source.caveats() if isinstance(source, Profile) else source.caveats)
     options: dict[str, Any] = {
         "sources": sources,
         "interference": measured,

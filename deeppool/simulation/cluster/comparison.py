@@ -81,6 +81,8 @@ class ClusterComparison:
     results: tuple[StrategyResult, ...]
     left_out: tuple[str, ...] = ()
     """Strategies under which a foreground does not fit into memory, and why."""
+    caveats: tuple[str, ...] = ()
+    """Uncertainties of the layer times, a sentence each."""
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -89,7 +91,8 @@ class ClusterComparison:
     def __str__(self) -> str:
         heading = f"{self.trace} on {format_count(self.cluster.gpus, 'GPU')} ({self.cluster.name}); {self.interference}"
         left_out = (f"left out: {each}" for each in self.left_out)
-        return "\n".join([heading, *(f"  {line}" for line in (*self.results, *left_out))])
+        caveats = (f"caution: {each}" for each in self.caveats)
+        return "\n".join([heading, *(f"  {line}" for line in (*self.results, *left_out, *caveats))])
 
 
 @interruptible
@@ -136,6 +139,7 @@ def compare_strategies(
     limits = [real_number("amplification_limits", limit) for limit in amplification_limits]
     runs += [("collocated", None, limit) for limit in limits]
     results, left_out, found, refused = [], [], None, None
+    caveats: dict[str, None] = {}
     for number, (strategy, gpus, limit) in enumerate(runs):
         name = strategy if gpus is None else f"{strategy} of {format_count(gpus, 'GPU')}"
         report(name, number / len(runs))
@@ -147,11 +151,14 @@ def compare_strategies(
             left_out.append(f"{name}: {error}")
             continue
         results.append(summarise_strategy(found, limit))
+        caveats |= dict.fromkeys(found.caveats)
     report("done", 1.0)
     if found is None:
         assert refused is not None
         raise refused
-    return ClusterComparison(trace.name, cluster, found.interference, found.provenance, tuple(results), tuple(left_out))
+    return ClusterComparison(
+        trace.name, cluster, found.interference, found.provenance, tuple(results), tuple(left_out), tuple(caveats)
+    )
 
 
 def with_limit(trace: WorkloadTrace, limit: float) -> WorkloadTrace:

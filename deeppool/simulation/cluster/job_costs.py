@@ -136,6 +136,13 @@ class CostCache:
         self._backgrounds: dict[tuple[str, int | None], BackgroundCost] = {}
         self._effects: dict[tuple[int, int, int], InterferenceEffect] = {}
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Uncertainties of the layer times of all jobs so far, a sentence each."""
+        plans = (plan.caveats for plan in self._plans.values())
+        beside = (background.profile.caveats() for background in self._backgrounds.values())
+        return tuple(dict.fromkeys(sentence for sentences in (*plans, *beside) for sentence in sentences))
+
     def plan(self, job: TraceJob) -> Plan:
         """Returns the plan of a foreground under the strategy; it uses all of its GPUs.
 

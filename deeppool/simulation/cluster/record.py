@@ -151,6 +151,8 @@ class ClusterSimulation:
     """Outcomes of the jobs, in the trace's order."""
     steps: tuple[ClusterStep, ...]
     groups: tuple[GpuGroup, ...]
+    caveats: tuple[str, ...] = ()
+    """Uncertainties of the layer times, a sentence each."""
 
     def __post_init__(self) -> None:
         known = {job.name for job in self.jobs}
@@ -217,4 +219,5 @@ class ClusterSimulation:
             f"{format_rate(self.foreground_throughput, 4)} + "
             f"{format_rate(self.background_throughput, 4)} samples/s, "
             f"{100 * self.utilisation:.0f} % of GPU time in use; {self.interference}"
+            + "".join(f"; caution: {sentence}" for sentence in self.caveats)
         )

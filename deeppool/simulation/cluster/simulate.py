@@ -117,6 +117,7 @@ def simulate_cluster(
         jobs=tuple(job.outcome() for job in engine.jobs),
         steps=tuple(engine.history.steps),
         groups=engine.history.groups(engine.now, [job.name for job in trace.jobs]),
+        caveats=costs.caveats,
     )
 
 

@@ -14,6 +14,7 @@ from deeppool.errors import DocumentError, InvalidValueError, PlanError
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.planner import plan
 from deeppool.records import files
+from deeppool.simulation.cluster.comparison import compare_strategies
 from deeppool.simulation.cluster.job_costs import STRATEGIES
 from deeppool.simulation.cluster.simulate import simulate_cluster
 from deeppool.simulation.cluster.workload import (
@@ -558,3 +559,15 @@ def test_progress_is_reported_and_ends_at_one():
     run(foreground("a"), foreground("b"), on_progress=lambda what, share: progress.append((what, share)))
     assert [share for _, share in progress] == [0.5, 1.0]
     assert progress[-1][0] == "2 of 2 jobs have ended"
+
+
+def test_times_beyond_the_profiles_batches_are_said_to_be_extrapolated():
+    large = replace(foreground("a"), batch=2 * PROFILE.batch_sizes[-1])
+    within, beyond = run(foreground("a")), run(large)
+    assert within.caveats == ()
+    (sentence,) = beyond.caveats
+    assert "extrapolat" in sentence
+    assert str(beyond).endswith(f"; caution: {sentence}")
+    compared = compare_strategies(trace(large), CLUSTER, sources=SOURCES)
+    assert compared.caveats == (sentence,)
+    assert str(compared).endswith(f"caution: {sentence}")
