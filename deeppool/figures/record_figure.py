@@ -141,6 +141,8 @@ WITHOUT_FIGURE = {
     "environment": "it names a machine's parts and versions, which its text has",
     "plan-check": "it says what holds of a plan, which has a figure itself",
     "cluster-job": "it is one state and one number of updates, which its text has (the cluster's status has a figure)",
+    "sharing-answer": "it is one point of a trade-off, which has a figure itself",
+    "profile-list": "it names profiles, each of which has a figure itself",
     "field-changes": "it lists fields of any type, which have no common axis; its text is the table of them",
 }
 """Kinds without a figure, and the reason."""
