@@ -45,7 +45,7 @@ class Launcher(Protocol):
         """Returns the GPUs on which ranks could be started now, in the order of ranks.
 
         Args:
-            in_use: GPUs on which ranks run; they are not tried.
+            in_use: GPUs that are not tried: ranks run on them, or the caller wants none there.
         """
 
     def assign(self, gpus: Sequence[int]) -> None:

@@ -111,7 +111,9 @@ class ElasticRanks:
         self._plans[plan.gpus] = plan
 
     def _usable(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
-        present = [gpu for gpu in self._launcher.available(in_use) if gpu not in self._given_up]
+        # A probe of one that was given up may take until its time limit.
+        available = self._launcher.available({*in_use, *self._given_up})
+        present = [gpu for gpu in available if gpu not in self._given_up]
         return tuple(present[: self._whole.gpus])
 
     def _plan_for(self, gpus: int) -> Plan:

@@ -201,7 +201,7 @@ class RestartLoop:
             return
         progress.proposal = str(found)
         settings.report(progress.proposal, progress.updates / settings.steps)
-        if trigger.decide is None or not trigger.decide(found):
+        if trigger.decide is None or progress.updates == settings.steps or not trigger.decide(found):
             return
         # In the folder of checkpoints, which all machines share, if there is one.
         state = settings.checkpoints.latest()

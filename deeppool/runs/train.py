@@ -91,9 +91,9 @@ def train(
         load_imbalance: delays that ranks are given before they compute, to study what late ranks cost: a function of
             rank and update, as those of :mod:`deeppool.collectives.partial.load_imbalance`.
         run_control: lets another thread change that bound during the training.
-        on_proposal: called with the new plan and its predicted gain; returning True switches to it. No process is
-            started again, but the state passes through a checkpoint, so ranks on several machines need
-            ``checkpoints``. None: the proposal is recorded, and the plan stays.
+        on_proposal: called with the new plan and its predicted gain, unless no update is left; returning True switches
+            to it. No process is started again, but the state passes through a checkpoint, so ranks on several machines
+            need ``checkpoints``. None: the proposal is recorded, and the plan stays.
         on_metrics: called with the metrics of every update.
         on_progress: see :data:`deeppool.job.Progress`.
 

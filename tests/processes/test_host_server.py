@@ -1,10 +1,16 @@
-"""What a host server of torchrun does with its folder when the launcher starts an attempt again."""
+"""What a host server of torchrun does with its folder, and with processes that the launcher does not end."""
 
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
+from deeppool.processes.managed_process import ManagedProcess
 from deeppool.processes.meeting_point import LOOPBACK
+from deeppool.processes.torchrun import host_server
 from deeppool.processes.torchrun.channel import Channel
 from deeppool.processes.torchrun.host_server import HostServer
 
@@ -17,6 +23,17 @@ def connected() -> tuple[Channel, Channel]:
         there = socket.create_connection(listener.getsockname())
         accepted = threads.submit(Channel, listener.accept()[0], KEY, accepted=True)
         return Channel(there, KEY, accepted=False), accepted.result()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Channel]:
+    """The launcher's end of a connection to a host server, which is released after the block."""
+    launcher, channel = connected()
+    with HostServer(channel, folder, same_clock=True) as server, ThreadPoolExecutor() as threads, closing(launcher):
+        result = threads.submit(server.serve)
+        yield launcher
+        launcher.send("end", succeeded=True)
+        assert result.result()
 
 
 def test_the_next_attempt_removes_what_loader_workers_left(tmp_path: Path) -> None:
@@ -37,3 +54,29 @@ def test_the_next_attempt_removes_what_loader_workers_left(tmp_path: Path) -> No
     launcher.close()
     assert list(tmp_path.iterdir()) == []
     assert (beyond / "file").exists()
+
+
+@pytest.mark.processes
+def test_the_files_of_a_process_that_ended_by_itself_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ManagedProcess] = []
+
+    def start(*of) -> ManagedProcess:
+        started.append(ManagedProcess(*of))
+        return started[-1]
+
+    monkeypatch.setattr(host_server, "ManagedProcess", start)
+    with serving(tmp_path) as launcher:
+        launcher.send("start", process=3, module="deeppool.processes.no_module", name="rank 1")
+        ended = next(iter(launcher))
+        assert (ended["event"], ended["process"], ended["code"]) == ("ended", 3, 1)
+        assert "No module named" in ended["exit_reason"]
+        # What the launcher knew too late.
+        launcher.send("command", process=3, command="exit", arguments={})
+        launcher.send("cpu", process=3)
+        assert next(iter(launcher)) == {"event": "cpu", "process": 3, "seconds": None}
+        launcher.send("close", process=3, grace=0)
+        (process,) = started
+        assert process.process.stdin.closed
+        assert process._errors.closed

@@ -249,8 +249,11 @@ class Machine:
     def __init__(self, gpus: int) -> None:
         self.here = tuple(range(gpus))
         self.gpus: tuple[int, ...] = self.here
+        self.tried: set[int] = set()
+        """GPUs that the last question was about."""
 
     def available(self, in_use: Collection[int] = ()) -> tuple[int, ...]:
+        self.tried = {*self.here} - {*in_use}
         return self.here
 
     def assign(self, gpus: Sequence[int]) -> None:
@@ -285,8 +288,9 @@ def test_a_gpu_is_given_up_only_if_its_rank_fails_twice_without_a_checkpoint_bet
         assert elastic.plan_next().gpus == 3
     assert elastic.record_fault(1, second) == 1
     assert elastic.plan_next().gpus == 2
-    assert machine.gpus == (0, 2)
+    assert (machine.gpus, machine.tried) == ((0, 2), {0, 2})
     assert not elastic.can_grow()
+    assert machine.tried == set()
     # Rank 1 is now that of another GPU.
     assert elastic.record_fault(1, second) is None
     assert elastic.record_fault(1, second) == 2

@@ -305,6 +305,21 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_s
     assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
 
 
+@pytest.mark.processes
+def test_a_proposal_after_the_last_update_is_recorded_and_nobody_is_asked() -> None:
+    asked = []
+    record = dp.train(
+        make_plan(2),
+        make_job(),
+        steps=2,
+        replan_after=2,
+        profile=make_profile(),
+        on_proposal=lambda found: asked.append(found) or True,
+    )
+    assert (len(record.metrics), asked, record.switched) == (2, [], False)
+    assert "gain" in record.proposal
+
+
 def numbers_and_labels() -> torch.utils.data.Dataset:
     """Three numbers, and labels of two kinds, for each image."""
     images, classes = dataset().tensors

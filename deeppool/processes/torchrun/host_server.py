@@ -156,12 +156,12 @@ class HostServer:
             if message is not None:
                 self._channel.send("answer", process=process, message=message)
                 continue
-            with self._lock:
-                # The caller that closes a process unregisters it first; its exit reason can then not be read any more.
-                if process not in self._processes:
-                    continue
-                code, exit_reason = handle.exit_code(), handle.exit_reason()
-            self._channel.send("ended", process=process, code=code, exit_reason=exit_reason)
+            ended = self._unregister(process)
+            # The caller that closes a process unregisters it first; its exit reason can then not be read any more.
+            if ended is not None:
+                code, exit_reason = ended.exit_code(), ended.exit_reason()
+                ended.kill()
+                self._channel.send("ended", process=process, code=code, exit_reason=exit_reason)
 
     def _ping(self) -> None:
         for number in itertools.count():
