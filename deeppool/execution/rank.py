@@ -287,6 +287,7 @@ class Rank:
     def switch(self, message: Message, commands: CommandChannel) -> dict[str, Any]:
         """Replaces the plan, and restores the state from a checkpoint."""
         self.trainer.close()
+        self._task.forget()
         self.trainer = self._make_trainer(serialization.from_json(message["plan"], Plan, "the plan to change to"))
         self._run_delay.close()
         self._run_delay = RunDelayMeter()

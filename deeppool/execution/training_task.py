@@ -37,6 +37,8 @@ class TrainingTask:
     """Samples of an iteration: each input, and the targets."""
     order: str | None = None
     """Hash of the order of a dataset's samples, which must be the same on every rank."""
+    forget: Callable[[], None] = lambda: None
+    """Ends what reads the samples so far; called before others are read."""
 
 
 def user_task(
@@ -81,7 +83,7 @@ def user_task(
     reader.check = BatchCheck(captured, batch)
     together = [batch if job.synchronise_batch_norm else batch // gpus for gpus in _gpu_counts(captured, plan)]
     check_statistics(captured, together)
-    return TrainingTask(captured, job, reader.shard, reader.order.digest())
+    return TrainingTask(captured, job, reader.shard, reader.order.digest(), reader.forget)
 
 
 def synthetic_task(job: Job, place: torch.device, folder: Path, plan: Plan | None = None) -> TrainingTask:

@@ -172,6 +172,11 @@ class ShardReader:
         self._loaders: dict[range, Iterator[Samples]] = {}
         self._current: dict[range, tuple[int, Samples]] = {}
 
+    def forget(self) -> None:
+        """Ends all loaders: from now on other shards may be read."""
+        self._loaders.clear()
+        self._current.clear()
+
     def shard(self, iteration: int, samples: range) -> Samples:
         """Returns inputs and targets of some samples of a global batch; iterations must be ascending."""
         for _ in range(self._current.get(samples, (iteration,))[0] + 1, iteration):

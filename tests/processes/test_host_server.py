@@ -1,5 +1,7 @@
 """What a host server of torchrun does with its folder, and with processes that the launcher does not end."""
 
+import errno
+import platform
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deeppool.errors import RunError
 from deeppool.processes.managed_process import ManagedProcess
 from deeppool.processes.meeting_point import LOOPBACK
 from deeppool.processes.torchrun import host_server
@@ -31,6 +34,8 @@ def serving(folder: Path) -> Iterator[Channel]:
     launcher, channel = connected()
     with HostServer(channel, folder, same_clock=True) as server, ThreadPoolExecutor() as threads, closing(launcher):
         result = threads.submit(server.serve)
+        # As torchrun's process would end: the test reads no message of it any more.
+        result.add_done_callback(lambda _: channel.close())
         yield launcher
         launcher.send("end", succeeded=True)
         assert result.result()
@@ -80,3 +85,28 @@ def test_the_files_of_a_process_that_ended_by_itself_are_closed(
         (process,) = started
         assert process.process.stdin.closed
         assert process._errors.closed
+
+
+def test_a_process_that_cannot_start_has_ended_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_) -> ManagedProcess:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(host_server, "ManagedProcess", start)
+    with serving(tmp_path) as launcher:
+        launcher.send("start", process=0, module="some.module", name="rank 1")
+        ended = next(iter(launcher))
+    assert (ended["event"], ended["process"], ended["code"]) == ("ended", 0, 1)
+    assert ended["exit_reason"] == f"cannot start on {platform.node()}: Too many open files"
+
+
+def test_a_file_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
+    launcher, channel = connected()
+    sent = tmp_path / "plan.json"
+    sent.write_text("{}")
+    launcher.send_file(sent)
+    with (
+        closing(launcher),
+        HostServer(channel, tmp_path / "gone", same_clock=True) as server,
+        pytest.raises(RunError, match=r"cannot keep the files of the run in .*gone: No such file or directory"),
+    ):
+        server.serve()

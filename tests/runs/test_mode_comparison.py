@@ -2,7 +2,10 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.load_imbalance import fixed, rotating, step_times
 from deeppool.device.threads import torch_threads
 from deeppool.errors import InvalidValueError
+from deeppool.runs.mode_comparison import rank as rank_module
 from deeppool.runs.mode_comparison.compare import compare_modes
 from deeppool.runs.mode_comparison.digits import CLASSES, SIDE, digit_images
 from deeppool.runs.mode_comparison.record import ModeComparison, ModePoint, ModeTraining
@@ -47,6 +51,35 @@ def test_a_late_rank_holds_up_exact_modes_which_train_as_one_process_does_and_no
     assert found.of("full")[solo.seed].final.seconds > 2 * solo.final.seconds
     assert ("full", 4) in seen
     assert "solo" in str(found) and "2 ranks" in str(found)
+
+
+def test_rounds_that_are_drained_at_the_end_are_no_updates_of_the_time_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Replica:
+        """Updates once a step, and by two rounds of late ranks at the end."""
+
+        updates = gradients = 0
+
+        def __enter__(self) -> "Replica":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.updates += 2
+
+        def step(self) -> None:
+            self.updates += 1
+            self.gradients += 1
+
+    monkeypatch.setattr(rank_module, "EagerSGD", lambda **_: SimpleNamespace(wrap=lambda *_, **__: Replica()))
+    monkeypatch.setattr(rank_module.dist, "barrier", lambda: None)
+    command = {"rounds": 4, "step": 0.0, "every": 2, "task": "hyperplane", "seed": 0, "mode": "solo"}
+    sizes = {"batch": 4, "features": 8, "samples": 16}
+    rank: Any = SimpleNamespace(rank=0, ranks=2, folder=tmp_path)
+    commands: Any = SimpleNamespace(answer=lambda *_, **__: None)
+    trained = rank_module.RankTraining(command | {"sizes": sizes}, rank, commands).run()
+    assert [point["updates"] for point in trained["points"]] == [2, 4]
+    assert trained["gradients"] == 4
 
 
 def training(mode, seed: int, points: list[tuple[float, int, float, float]]) -> ModeTraining:

@@ -287,15 +287,19 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_s
     flat = profile_from_times(graph, [lambda b: 1e-3] * len(graph.layers))
     cautious = dp.plan(flat, dp.Cluster(2), BATCH, network_model="ring" if overlap_sync else "paper")
     assert {layer.gpu_count for layer in cautious.layers} == {1}
-    seen = []
+    seen, processes = [], []
     record = dp.train(
         cautious,
-        make_job(),
+        make_job(loader_workers=1),
         steps=6,
         replan_after=3,
         profile=make_profile(),
         on_proposal=lambda found: seen.append(found) or True,
+        on_metrics=lambda metrics: processes.append(set(ranks())),
     )
+    # Ranks stay, and no loader, which is a fork of its rank.
+    assert len(processes[2] & processes[-1]) == 2
+    assert min(len(processes[2]), len(processes[-1])) > 2
     (found,) = seen
     assert max(layer.gpu_count for layer in found.after.layers) == 2
     assert found.after.overlap_sync == overlap_sync

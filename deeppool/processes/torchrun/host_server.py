@@ -116,7 +116,12 @@ class HostServer:
     def _on_start(self, message: Message) -> None:
         # Its first answer may come before it is registered.
         with self._lock:
-            handle = ManagedProcess(message["module"], message["name"], self._inbox)
+            try:
+                handle = ManagedProcess(message["module"], message["name"], self._inbox)
+            except OSError as error:
+                reason = f"cannot start on {platform.node()}: {error.strerror}"
+                self._channel.send("ended", process=message["process"], code=1, exit_reason=reason)
+                return
             self._processes[message["process"]] = handle
             self._numbers[handle] = message["process"]
 

@@ -49,10 +49,10 @@ class RankTraining:
                 losses.append(float(loss.detach()))
                 if self._is_point(replica):
                     self._note(time.perf_counter() - began, replica.updates, losses)
-            seconds = time.perf_counter() - began
+            seconds, updates = time.perf_counter() - began, replica.updates
         if self._rank == 0:
-            # What is drained after the last update is part of the training.
-            self._note(seconds, replica.updates, losses or [self._points[-1][0].batch_loss])
+            # The parameters hold what was drained after that instant, too.
+            self._note(seconds, updates, losses or [self._points[-1][0].batch_loss])
         return {"gradients": replica.gradients, "points": [asdict(self._scored(*each)) for each in self._points]}
 
     def _is_point(self, replica: EagerReplica) -> bool:
