@@ -109,6 +109,8 @@ def submit(
         refuse("is for a background job: a plan has its own (leave it out)", gpus=gpus, input_shape=input_shape)
         if steps is None:
             raise typer.BadParameter("a foreground job needs --steps")
+        if min_ranks is None:
+            refuse("needs --min-ranks", profile=profile)
         plan = read_plan(str(plan_file))
         training = None if job is None else find_job(job)
         with Coordinator() as found:

@@ -106,6 +106,8 @@ def train(
             background_memory=background_memory,
             background_restarts=background_restarts or None,
         )
+    if min_ranks is None:
+        refuse("needs --min-ranks", profile=profile)
     import_and_fork("deeppool.runs.train", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
     from deeppool.base import serialization

@@ -89,7 +89,10 @@ class Head:
                 f"the plan is for device {work.plan.device}, this cluster's is {self._device} (profile and plan there)"
             )
         if role == "background" and not find_kind(self._device).on_cores:
-            raise InvalidValueError("background jobs train on cores so far, this cluster has GPUs")
+            raise InvalidValueError(
+                "background jobs train on cores so far, this cluster has GPUs (start a cluster of cores for them, or "
+                "give a training on one machine --background)"
+            )
         number = 1 + max((*self._jobs, *(record.job for record in self._past)), default=0)
         self._jobs[number] = _Job(JobRecord(number, role, model, gpu_count, steps, now()), work)
         self._change(self._jobs[number])

@@ -70,6 +70,12 @@ def test_a_background_that_cannot_be_is_reported_in_one_line(options: list[str],
     assert message in str(done.exception)
 
 
+def test_a_profile_is_for_fewer_ranks() -> None:
+    done = CliRunner().invoke(app, ["train", "plan.json", OWN, "--steps", "1", "--profile", "profile.json"])
+    assert done.exit_code == 2
+    assert "--profile needs --min-ranks" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("batch", "8"), ("steps", "3"), ("checkpoints", "kept"), ("memory", "2GB"), ("restarts", "1")]
 )

@@ -51,6 +51,7 @@ def test_help_says_where_background_jobs_run(command: tuple[str, ...], phrase: s
         (["submit", "plan.json"], "a foreground job needs --steps"),
         (["submit", "plan.json", "--steps", "1", "--gpus", "2"], "--gpus is for a background job"),
         (["submit", "plan.json", "--steps", "1", "--input-shape", "3"], "--input-shape is for a background job"),
+        (["submit", "plan.json", "--steps", "1", "--profile", "p.json"], "--profile needs --min-ranks"),
         *(
             (["submit", "--background", "resnet18", option, value], f"{option} is for a foreground job")
             for option, value in {

@@ -237,9 +237,10 @@ class SharedCluster:
             )
         point = self._highest_throughput(speedup)
         if point is None:
+            fastest = self.points[0]
             raise PlanError(
                 f"no plan makes {self.model} {speedup:g}x as fast as one GPU: the fastest reaches "
-                f"{self.points[0].speedup:.4g}x on {format_count(self.gpus, 'GPU')} (ask for less, or for more GPUs)"
+                f"{fastest.speedup:.4g}x on {format_count(fastest.gpus, 'GPU')} (ask for less, or for more GPUs)"
             )
         if self.optimality == "heuristic":
             return SharingAnswer(point, self.optimality)

@@ -562,6 +562,9 @@ def test_a_condition_is_a_number_of_samples(requested):
 def test_a_speedup_beyond_the_fastest_plan_raises_with_the_fastest_one():
     with pytest.raises(PlanError, match="no plan makes drawn 9x as fast as one GPU: the fastest reaches 4x on 4 GPUs"):
         share(perfect(), 4, 16, background()).highest_throughput(9)
+    serial = profile_from_times(make_graph([()]), [lambda b: 1e-3])
+    with pytest.raises(PlanError, match="the fastest reaches 1x on 1 GPU "):
+        share(serial, 4, 16, background()).highest_throughput(9)
 
 
 def test_record_read_back_is_the_record_written(tmp_path):
