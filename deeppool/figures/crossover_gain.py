@@ -55,9 +55,10 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     first = comparisons[0]
     orders = [way.name for way in first.ways if way.name != CROSSOVER]
     ratios = [one.ratio for one in comparisons]
-    lines = [_line(order, min(ratios), max(ratios)) for order in orders if order in _FORMULAS]
-    if APART in orders and first.ranks == len(first.jobs) == 2:
-        lines.append(_line(APART, min(ratios), max(ratios)))
+    # On more ranks of its own a job sends gradients, too.
+    left_out = set() if first.ranks == len(first.jobs) == 2 else {APART}
+    formulas = [order for order in orders if order in _FORMULAS and order not in left_out]
+    lines = [_line(order, min(ratios), max(ratios)) for order in formulas]
     figure = go.Figure([*lines, *(_marks(order, comparisons, ratios) for order in orders)])
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
     figure.update_xaxes(title_text="communication / computing (log)", type="log", tickformat=",.4~r")

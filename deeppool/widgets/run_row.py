@@ -79,13 +79,17 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
                 if self._finished_run is run:
                     return
                 self._finished_run = run
-        if run.state == "done":
-            # Before the status changes, so that the result is displayed once the row says done.
-            self._on_result(run.result(0))
-        elif run.state != "running":
-            self._on_end()
-            if run.state == "failed" and run.error is not None:
-                self._panel.show_error(run.error)
+        try:
+            if run.state == "done":
+                # Before the status changes, so that the result is displayed once the row says done.
+                self._on_result(run.result(0))
+            elif run.state != "running":
+                self._on_end()
+        except Exception as error:
+            # Nobody above would show it, and the row has to say how the run ended.
+            self._panel.show_error(error)
+        if run.state == "failed" and run.error is not None:
+            self._panel.show_error(run.error)
         self._draw(run)
 
     def _draw(self, run: RunHandle[Any]) -> None:

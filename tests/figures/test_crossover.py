@@ -1,5 +1,7 @@
 """Every span of a crossover is a bar in its rank's row, and gains stand where they were measured."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool import figures
@@ -58,7 +60,12 @@ def test_gains_stand_at_their_ratio_beside_the_formula() -> None:
     figure = figures.crossover_gain([comparison(0.5), comparison(2.0)])
     traces = {trace.name: trace for trace in figure.data}
     orders = ("one after the other", "ranks of their own", "shifted")
-    assert set(traces) == {f"over {order}" for order in orders} | {f"over {order}, formula" for order in orders[:2]}
+    formulas = [f"over {order}, formula" for order in orders[:2]]
+    assert [trace.name for trace in figure.data] == [*formulas, *(f"over {order}" for order in orders)]
+    # On two ranks of its own a job sends gradients, too.
+    spans = tuple(replace(span, rank=rank) for rank in range(4) for span in SPANS)
+    larger = figures.crossover_gain([replace(comparison(ratio), ranks=4, spans=spans) for ratio in (0.5, 2.0)])
+    assert [trace.name for trace in larger.data][:2] == [formulas[0], "over one after the other"]
     assert traces["over one after the other"].x == (0.5, 2.0)
     assert traces["over one after the other"].y == pytest.approx((2.0, 2.0))
     assert traces["over shifted"].y == pytest.approx((1.5, 1.5))

@@ -94,6 +94,21 @@ def test_a_failure_is_shown_below_the_controls(scripted: Scripted) -> None:
     assert "rank 1 &lt;failed&gt;" in panel.problem
 
 
+def test_a_result_that_cannot_be_drawn_is_an_error_and_the_row_can_start_again(scripted: Scripted) -> None:
+    panel = TransferPanel(make_job(), global_batch=8)
+
+    def fails(record: MeasuredTransfers) -> None:
+        raise ValueError("no <figure>")
+
+    panel.row._on_result = fails
+    run = panel.begin()
+    scripted.step(measured(), last=True)
+    wait_until(lambda: not panel.row.start.disabled)
+    assert run.state == "done"
+    assert panel.row.cancel.disabled
+    assert "no &lt;figure&gt;" in panel.problem
+
+
 def test_stop_ends_the_comparison(scripted: Scripted) -> None:
     panel = TransferPanel(make_job(), global_batch=8)
     run = panel.begin()
