@@ -95,15 +95,22 @@ class EagerReplica:
 
     def _apply(self, sums: Iterable[PartialSum]) -> None:
         for each in sums:
-            self.updates = self._earlier + each.number + 1
+            missed = self._earlier + each.number - self.updates
+            self.updates += missed + 1
             # Rounds at the end of a training may hold nothing: momentum would make an update of them.
             if any(each.counts):
-                self._update(each.total / len(each.counts))
+                self._update(each.total / len(each.counts), missed)
             if self._average_every and (each.number + 1) % self._average_every == 0:
                 self._average()
         self._optimizer.zero_grad()
 
-    def _update(self, mean: torch.Tensor) -> None:
+    def _update(self, mean: torch.Tensor, missed: int) -> None:
+        """Updates by the mean of a round, at the learning rate that it has on ranks that missed no round."""
+        if self._schedule is not None and missed:
+            # torch expects a step of the optimizer before one of its schedule.
+            self._optimizer._opt_called = True  # type: ignore[attr-defined]
+            for _ in range(missed):
+                self._schedule.step()
         self._vector.put(mean)
         self._optimizer.step()
         if self._schedule is not None:
