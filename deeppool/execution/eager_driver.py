@@ -45,18 +45,27 @@ class SharedVector:
             tensor.detach().div_(len(self.ranks))
 
     def state(self) -> dict[str, Any]:
-        """Returns the gradients that no round has taken, by parameter, and their number."""
-        total, count = self.sums.pending()
-        parts = total.split([parameter.numel() for parameter in self.named.values()])
-        return {"pending": dict(zip(self.named, parts, strict=True)), "gradients": count}
+        """Returns the gradients that no round has taken, and their counts, by parameter, and those of this rank."""
+        total, gradients = self.sums.pending()
+        *parts, counts = total.split(self.vector.sizes)
+        return {
+            "pending": dict(zip(self.named, parts, strict=True)),
+            "counts": dict(zip(self.named, counts.tolist(), strict=True)),
+            "gradients": gradients,
+        }
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Adds the gradients of all ranks' states to the contribution of the first rank."""
         found = [state for state in states if state["gradients"] and not self.named.keys().isdisjoint(state["pending"])]
-        empty = {name: torch.zeros(parameter.numel(), dtype=parameter.dtype) for name, parameter in self.named.items()}
         for state in found:
-            parts = empty | {name: part for name, part in state["pending"].items() if name in empty}
-            self.sums.restore(torch.cat([parts[name] for name in self.named]), state["gradients"])
+            pending = state["pending"]
+            # Earlier versions wrote no counts.
+            counts = state.get("counts") or {name: float(part.any()) for name, part in pending.items()}
+            parts = [
+                pending.get(name, torch.zeros(each.numel(), dtype=each.dtype)) for name, each in self.named.items()
+            ]
+            last = torch.tensor([counts.get(name, 0.0) for name in self.named], dtype=self.vector.dtype)
+            self.sums.restore(torch.cat([*parts, last]), state["gradients"])
 
 
 class EagerDriver(SyncDriver):
@@ -136,7 +145,7 @@ class EagerDriver(SyncDriver):
                 # Ranks outside take part in making a group.
                 groups[ranks] = None if len(ranks) == trainer.ranks else dist.new_group(list(ranks))
             if trainer.rank in ranks:
-                elements = sum(parameter.numel() for parameter in named.values())
+                elements = GradientVector(list(named.values())).elements
                 group = groups.get(ranks)
                 alone = len(ranks) == 1
                 sums = OneRankSum(elements, dtype) if alone else self._make_sum(group, elements, dtype)

@@ -1,4 +1,9 @@
-"""All gradients of some parameters as one vector."""
+"""All gradients of some parameters as one vector.
+
+Behind the gradients stands, for each parameter, the number of them. All ranks receive the same sums of these: a
+parameter that no rank has a gradient of has none on any of them, as in one process, where momentum and weight decay
+would change it.
+"""
 
 from collections.abc import Sequence
 
@@ -16,27 +21,24 @@ class GradientVector:
         if len(types) != 1:
             raise InvalidValueError(f"the parameters of a model have one type, got {sorted(map(str, types))}")
         self.parameters, self.dtype = tuple(parameters), types.pop()
-        self._sizes = [parameter.numel() for parameter in parameters]
-        self._reached = [False] * len(self.parameters)
-        """Whether this process has had a gradient of each."""
+        self.sizes = [*(parameter.numel() for parameter in parameters), len(self.parameters)]
+        """Elements of each gradient, and of the counts."""
 
     @property
     def elements(self) -> int:
         """Number of elements."""
-        return sum(self._sizes)
+        return sum(self.sizes)
 
     def take(self) -> torch.Tensor:
-        """Returns the gradients, 0 where there is none, and clears them."""
-        self._reached = [
-            reached or parameter.grad is not None
-            for reached, parameter in zip(self._reached, self.parameters, strict=True)
-        ]
+        """Returns the gradients, 0 where there is none, with their counts, and clears them."""
         parts = [torch.zeros_like(x).flatten() if x.grad is None else x.grad.flatten() for x in self.parameters]
+        counts = [float(parameter.grad is not None) for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
-        return torch.cat(parts)
+        return torch.cat([*parts, torch.tensor(counts, dtype=self.dtype).to(parts[0].device)])
 
     def put(self, vector: torch.Tensor) -> None:
-        """Sets the gradients, as parts of a vector; those that no process has had stay none, as weights would decay."""
-        for parameter, reached, part in zip(self.parameters, self._reached, vector.split(self._sizes), strict=True):
-            parameter.grad = part.view_as(parameter) if reached or bool(part.any()) else None
+        """Sets the gradients, as parts of a sum of vectors or of a multiple of it."""
+        *parts, counts = vector.split(self.sizes)
+        for parameter, part, count in zip(self.parameters, parts, counts.tolist(), strict=True):
+            parameter.grad = part.view_as(parameter) if count else None

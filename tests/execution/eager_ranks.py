@@ -44,7 +44,9 @@ def train(rank: int, ranks: int, what: str, place: torch.device) -> dict:
 
 def restore(eager: EagerReplica) -> None:
     """Continues a run of two ranks that had a gradient each in their send buffers, and adds none of its own."""
-    states = [{"updates": 11, "pending": torch.full((5,), v).double(), "pending_gradients": 1} for v in (1, 2)]
+    states = [
+        {"updates": 11, "pending": torch.tensor([v] * 5 + [1, 1]).double(), "pending_gradients": 1} for v in (1, 2)
+    ]
     eager.load_state_dicts(states)
     eager.step()
 

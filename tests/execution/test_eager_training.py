@@ -87,18 +87,26 @@ def test_a_checkpoint_holds_the_gradients_that_no_round_has_taken_and_other_rank
 
 
 def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero() -> None:
-    named = {"a": nn.Parameter(torch.zeros(2)), "b": nn.Parameter(torch.zeros(1))}
-    shared = SharedVector((0,), named, OneRankSum(3, torch.float32), None)
+    """Earlier versions wrote no counts of gradients by parameter."""
+    named = {name: nn.Parameter(torch.zeros(size)) for name, size in (("a", 2), ("b", 1), ("unused", 1))}
+    shared = SharedVector((0,), named, OneRankSum(7, torch.float32), None)
     shared.restore(
         [
-            {"pending": {"a": torch.tensor([1.0, 2.0]), "c": torch.ones(4)}, "gradients": 2},
+            {
+                "pending": {"a": torch.tensor([1.0, 2.0]), "b": torch.zeros(1), "c": torch.ones(4)},
+                "counts": {"a": 2.0, "b": 1.0, "c": 2.0},
+                "gradients": 2,
+            },
             {"pending": {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([5.0])}, "gradients": 1},
             {"pending": {"c": torch.ones(4)}, "gradients": 1},
         ]
     )
-    assert shared.state()["gradients"] == 3
-    (found,) = shared.sums.all_reduce(torch.ones(3)).sums
-    assert (found.total.tolist(), found.counts) == ([3.0, 4.0, 6.0], (4,))
+    state = shared.state()
+    assert (state["counts"], state["gradients"]) == ({"a": 3.0, "b": 2.0, "unused": 0.0}, 3)
+    (found,) = shared.sums.all_reduce(shared.vector.take()).sums
+    assert (found.total.tolist(), found.counts) == ([2.0, 3.0, 5.0, 0.0, 3.0, 2.0, 0.0], (4,))
+    shared.vector.put(found.total)
+    assert named["b"].grad is not None and named["unused"].grad is None
     assert shared.state()["gradients"] == 0
 
 
