@@ -119,6 +119,8 @@ class CrossoverScheduler:
         self._every, self._keep = checkpoint_every, keep
         self._names = set(self._first)
         """Names of all jobs, those that left included."""
+        self._staying = dict.fromkeys(self._first)
+        """Names of the jobs that train after the next round boundary."""
         self._members: dict[str, _Member] = {}
         self._ended: list[CrossoverJob] = []
         self._stack = ExitStack()
@@ -233,8 +235,9 @@ class CrossoverScheduler:
             steps: updates at its end; None: as many as the job with the most, or as the next :meth:`train` says.
 
         Raises:
-            InvalidValueError: the batch is smaller than the number of ranks.
+            InvalidValueError: the batch is smaller than the number of ranks, or these are not running.
         """
+        self._ranks()
         global_batch = check_batch(global_batch, self.ranks)
         steps = None if steps is None else whole_number("steps", steps)
         name = job_name(job, self._names)
@@ -246,16 +249,20 @@ class CrossoverScheduler:
             self._members[name].goal = (most if steps is None else steps) if self._training else 0
 
         self._at_boundary(join)
+        self._staying[name] = None
         return name
 
     def remove(self, name: str) -> None:
         """Lets a job leave at the next round boundary, after a last update and a checkpoint, if there is a folder.
 
         Raises:
-            InvalidValueError: there is no such job.
+            InvalidValueError: there is no such job, it was removed before, or the ranks are not running.
         """
-        if name not in self._members:
-            raise InvalidValueError(f"there is no job '{name}' (there are {', '.join(self._members)})")
+        self._ranks()
+        if name not in self._staying:
+            fact = f"job '{name}' was removed before" if name in self._names else f"there is no job '{name}'"
+            raise InvalidValueError(f"{fact} (jobs: {', '.join(self._staying) or 'none'})")
+        del self._staying[name]
 
         def leave() -> None:
             self._save(name)

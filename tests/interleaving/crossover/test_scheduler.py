@@ -44,6 +44,13 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
         if not late:
             late.append(crossover.add(make_job(), global_batch=8, steps=5))
             crossover.remove("Sequential-3")
+            with pytest.raises(
+                InvalidValueError, match=r"'Sequential-3' was removed before \(jobs: .*-2, Sequential-4"
+            ):
+                crossover.remove("Sequential-3")
+            with pytest.raises(InvalidValueError, match="there is no job 'Sequential-5'"):
+                crossover.remove("Sequential-5")
+            crossover.remove(crossover.add(make_job(), global_batch=8))
 
     jobs = [make_job(), make_job(), make_job()]
     settings = {"global_batch": 8, "ranks": 2, "checkpoints": tmp_path, "checkpoint_every": 7}
@@ -57,6 +64,7 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
     assert found["Sequential-4"].updates == 5
     assert len(found["Sequential-4"].losses) == 5
     assert found["Sequential-3"].updates == 3 + FIRST_ROUNDS
+    assert (found["Sequential-5"].updates, found["Sequential-5"].checkpoint) == (0, None)
     assert dp.load(dp.save(record, tmp_path / "record.json")) == record
     assert "Sequential-2: 12 updates of batch 8, loss" in str(record)
 
@@ -68,6 +76,8 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
         finished = crossover.train(12).jobs[0]
         crossover.remove("Sequential")
         assert crossover.jobs == ()
+        with pytest.raises(InvalidValueError, match=r"'Sequential' was removed before \(jobs: none\)"):
+            crossover.remove("Sequential")
         with pytest.raises(InvalidValueError, match=r"nothing to train \(add one\)"):
             crossover.train(13)
     assert resumed.resumed_from == found["Sequential"].checkpoint
@@ -91,6 +101,8 @@ def test_settings_are_checked_before_a_process_starts() -> None:
         dp.CrossoverScheduler([job], global_batch=8, all_reduce="hierarchical")
     with pytest.raises(InvalidValueError, match="use the scheduler in a with block"):
         dp.CrossoverScheduler([job], global_batch=8).train(1)
+    with pytest.raises(InvalidValueError, match="use the scheduler in a with block"):
+        dp.CrossoverScheduler([job], global_batch=8).remove("Sequential")
 
 
 def test_names_of_jobs_are_short_and_different() -> None:
