@@ -146,12 +146,13 @@ def _record(
     turns: Turns, jobs: Mapping[str, int], chosen: Mapping[str, dict[str, Any]], ranks: int, all_reduce: str
 ) -> CrossoverComparison:
     costs, alone = _costs(turns, list(jobs))
-    predicted = {
+    predicted: dict[str, float | None] = {
         CROSSOVER: crossover_round_time(costs),
         SEQUENTIAL: sequential_round_time(alone),
         DATA_PARALLEL: data_parallel_round_time(alone),
-        APART: apart_round_time(alone, ranks),
     }
+    if APART in chosen:
+        predicted[APART] = apart_round_time(alone, ranks, chosen[APART]["count"])
 
     def way(order: str) -> MeasuredWay:
         crossed = order == CROSSOVER

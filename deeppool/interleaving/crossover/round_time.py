@@ -75,12 +75,12 @@ def sequential_round_time(jobs: Sequence[JobCosts]) -> float:
     return sum(job.compute + job.communication for job in jobs)
 
 
-def apart_round_time(jobs: Sequence[JobCosts], ranks: int) -> float | None:
-    """Returns the time of one step of each job, each on one of the ranks, which computes for all of them.
+def apart_round_time(jobs: Sequence[JobCosts], ranks: int, count: int = 1) -> float | None:
+    """Returns the time of one step of each job, each on ``count`` of the ranks, which compute for all of them.
 
     None: a job has no rank of its own, or several, between which it transfers.
     """
-    return max(ranks * job.compute for job in jobs) if len(jobs) == ranks else None
+    return max(ranks * job.compute for job in jobs) if count == 1 and len(jobs) == ranks else None
 
 
 def data_parallel_round_time(jobs: Sequence[JobCosts]) -> float:

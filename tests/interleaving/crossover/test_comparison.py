@@ -2,12 +2,15 @@
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import deeppool as dp
 from deeppool.errors import InvalidValueError
-from deeppool.interleaving.crossover.comparison_record import ORDERS
+from deeppool.interleaving.crossover import comparison
+from deeppool.interleaving.crossover.comparison_record import APART, CROSSOVER, ORDERS
+from deeppool.interleaving.crossover.round_time import JobCosts
 from tests.interleaving.crossover.test_scheduler import make_job
 
 
@@ -34,6 +37,23 @@ def test_orders_are_measured_by_turns(tmp_path: Path) -> None:
             row = [span for span in found.spans if span.rank == rank and (span.kind == "transfer") == transfers]
             assert all(before.end <= after.start for before, after in pairwise(row))
     assert dp.load(dp.save(found, tmp_path / "comparison.json")) == found
+
+
+@pytest.mark.parametrize(("count", "predicted"), [(1, 8.0), (2, None)])
+def test_a_prediction_is_that_of_the_number_of_ranks_that_was_the_fastest(
+    count: int, predicted: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four jobs compute for 2 s on 4 ranks; on two ranks each they also transfer, and that is not measured."""
+    costs = [JobCosts(str(job), 2.0, 1.0) for job in range(4)]
+    monkeypatch.setattr(comparison, "_costs", lambda turns, names: (costs, costs))
+    monkeypatch.setattr(comparison.measurements, "spans", lambda answers: ())
+    rounds = {CROSSOVER: [SimpleNamespace(answers=[])]}
+    turns = SimpleNamespace(rounds=rounds, seconds=lambda order: (9.0, 9.0), device_name="by hand")
+    chosen = {CROSSOVER: {}, APART: {"count": count}}
+    found = comparison._record(turns, {job.name: 8 for job in costs}, chosen, 4, "ring")
+    assert found.way(APART).predicted == predicted
+    assert found.way(APART).note == f"on {count} of 4 ranks each"
+    assert found.way(CROSSOVER).predicted == 8.0
 
 
 @pytest.mark.stress

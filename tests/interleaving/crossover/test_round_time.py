@@ -60,6 +60,7 @@ def test_equal_jobs_on_a_rank_each_take_no_longer_than_crossed_over(
     # An unequal one keeps its rank busy, and the others wait: crossed over they take less.
     assert apart_round_time(jobs_of([(3.0, 0.0), (1.0, 0.0)]), 2) == 6.0
     assert apart_round_time(equal, ranks + 1) is None
+    assert apart_round_time(equal, ranks, count=2) is None
 
 
 def test_equal_jobs_gain_most_where_communication_is_as_long_as_computing() -> None:
