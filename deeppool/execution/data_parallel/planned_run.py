@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import nn
 
 from deeppool.collectives.ordering import FixedOrder
@@ -48,6 +47,7 @@ class PlannedRun:
         self.finished: list[SentTransfer] = []
         """Transfers since the last :meth:`send_rest`, in the order in which they were awaited."""
         names = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self._names = {each: name for name, each in names.items()}
         self._schedules = [schedule_named(each.pattern, len(each.ranks), per_node) for each in plan.transfers]
         self._batches: dict[int, FlatBatch] = {}
         """Batches by the position of their first transfer, in the order in which these are sent."""
@@ -120,10 +120,16 @@ class PlannedRun:
         self._missing = {at: len(batch.parameters) for at, batch in self._batches.items()}
         self._order = FixedOrder(list(self._batches), self._start)
 
-    def _gradient_ready(self, parameter: torch.Tensor) -> None:
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        at = self._batch_of[parameter]
+        if at in self._pending:
+            # The update would overwrite the gradient by the mean that it awaits.
+            raise RunError(
+                f"'{self._names[parameter]}' was read before its last update, which only a forward of its own module "
+                "completes (call drain() before code that reads it by itself)"
+            )
         if self.accumulates:
             return
-        at = self._batch_of[parameter]  # type: ignore[index]  # only parameters have these hooks
         if not self._missing[at]:
             raise RunError("two backwards without a step between them (run all but the last one in no_sync())")
         self._missing[at] -= 1

@@ -1,6 +1,8 @@
 """A wrapped model trains as one process on the samples of all ranks, though updates end in the next forward."""
 
+import copy
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,42 @@ def test_a_step_without_a_forward_of_the_model_itself_is_refused(group: Schedule
     with pytest.raises(RunError, match=r"a step before the first forward of Alternating .* not its modules"):
         training.step()
     training.close()
+
+
+class Reading(nn.Module):
+    """Reads the weight of one of its modules, which it calls at first."""
+
+    calls = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values = self.own(values)
+        return self.other(values) if self.calls else nn.functional.linear(values, self.other.weight)
+
+
+def test_a_parameter_that_is_read_before_its_update_is_an_error_and_none_after_a_drain(group: ScheduleGroup) -> None:
+    """Its gradient was replaced by the mean of the update before, and lost."""
+    planned = Reading()
+    plain = copy.deepcopy(planned)
+    models = plain, planned
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
+        for update in range(6):
+            for model in models:
+                model.calls = update < 4
+            if update >= 4:
+                training.drain()
+            for model in models:
+                model(torch.ones(2)).square().sum().backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            training.step()
+        # Also where gradients only accumulate.
+        for context in (training.no_sync, nullcontext):
+            with context(), pytest.raises(RunError, match=r"'other.weight' was read before .* \(call drain\(\) before"):
+                planned(torch.ones(2)).square().sum().backward()
+    for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
