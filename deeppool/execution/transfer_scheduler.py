@@ -184,7 +184,8 @@ class TransferDriver(SyncDriver):
 
         Graphs share memory, so the next forward may write where a gradient is. Several gradients are copied into one.
         """
-        if self._step.replays and (len(bucket.parameters) == 1 or len(bucket.ranks) == 1):
+        waits = self._step.replays and not self._step.rule.needs_norm
+        if waits and (len(bucket.parameters) == 1 or len(bucket.ranks) == 1):
             for parameter in bucket.parameters:
                 parameter.grad = None if parameter.grad is None else parameter.grad.clone()
         self._step.start_sync(bucket)

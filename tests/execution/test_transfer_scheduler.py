@@ -3,12 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from deeppool.base import serialization
+from deeppool.execution.transfer_scheduler import TransferDriver
 from deeppool.records.transfer_plan import TransferPlan
+from deeppool.training.bucket import Bucket
 from tests.execution.test_same_training import answers, check, one_process, spawn
 from tests.execution.training_rank import TRIED_UPDATES, Rule
 
@@ -80,6 +84,20 @@ def test_plans_that_are_tried_in_turn_and_sent_in_halves_are_synchronous_trainin
             "sharded-parameter-server-pull",
         } <= tried
         assert "library" in tried
+
+
+@pytest.mark.parametrize("needs_norm", [False, True])
+def test_a_gradient_in_the_memory_of_graphs_is_copied_where_a_forward_comes_before_its_update(needs_norm: bool) -> None:
+    """Clipping and a loss scale need all gradients first: the update then comes before the next forward."""
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = gradient = torch.ones(2)
+    driver = TransferDriver.__new__(TransferDriver)
+    driver._step = SimpleNamespace(  # type: ignore[assignment]
+        replays=True, rule=SimpleNamespace(needs_norm=needs_norm), start_sync=lambda bucket: None
+    )
+    driver._start_sync(Bucket((parameter,), 0, (0, 1)))
+    assert (parameter.grad is gradient) == needs_norm
+    assert torch.equal(parameter.grad, gradient)
 
 
 def check_plan(plan: TransferPlan, model: nn.Module) -> None:
