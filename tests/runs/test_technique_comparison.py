@@ -268,6 +268,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         "give a multiple of 2, got 7": {"global_batch": 7},
         "got 'Horovod'": {"ways": ["Horovod"]},
         "late must not be negative": {"late": -1.0},
+        r"does not run on device 'emulated' \(use device cpu or cuda\)": {"device": "emulated"},
         "burst parallelism needs a plan for 2 GPUs and a global batch of 8, got none": {"ways": [names.BURST]},
     }.items():
         with pytest.raises(InvalidValueError, match=message):

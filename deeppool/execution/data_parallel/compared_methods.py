@@ -14,6 +14,8 @@ from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, DEAR, FEWER, SERVERS, SHARDED, TUNED_DDP
 from deeppool.device.find import device_of
+from deeppool.device.kinds import find_kind
+from deeppool.errors import InvalidValueError
 from deeppool.execution.data_parallel.baselines import DeAR, ParameterServer
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining, TransferMethod
 from deeppool.execution.transfer_scheduler import TransferScheduler
@@ -180,6 +182,14 @@ def bucket_sizes(buckets: Sequence[float]) -> list[float]:
 def data_parallel_settings(counts: Sequence[int], buckets: Sequence[float]) -> list[dict[str, float]]:
     """Returns numbers of ranks with sizes of buckets, of which one rank has none, to try."""
     return [{"count": count, "bucket": bucket} for count in counts for bucket in buckets[: None if count > 1 else 1]]
+
+
+def check_ddp(what: str, device: str, next_step: str) -> None:
+    """Raises an InvalidValueError where PyTorch's DDP, which ``what`` trains by, does not run on a kind of device."""
+    if find_kind(device).emulated:
+        raise InvalidValueError(
+            f"{what} by PyTorch's DistributedDataParallel, which does not run on device '{device}' ({next_step})"
+        )
 
 
 def ranks_of_jobs(jobs: int, count: int) -> list[range]:

@@ -19,6 +19,7 @@ from deeppool.execution.data_parallel.compared_methods import (
     COMPUTING,
     PLANNED,
     bucket_sizes,
+    check_ddp,
     data_parallel_settings,
     fewer_counts,
 )
@@ -81,7 +82,7 @@ def measure_transfers(
         on_record: called after each repetition with the record so far.
 
     Raises:
-        InvalidValueError: an argument out of range.
+        InvalidValueError: an argument out of range, or an emulated device.
         RankFailedError: a rank failed.
     """
     ranks, repetitions = whole_number("ranks", ranks, 2), whole_number("repetitions", repetitions)
@@ -90,6 +91,9 @@ def measure_transfers(
     if ranks_per_node is not None:
         ranks_per_node = whole_number("ranks_per_node", ranks_per_node)
     check_ways("methods", methods, (DDP, TUNED_DDP, FEWER, *PLANNED), job)
+    check_ddp(
+        "all methods are compared with training", device, "use device cpu or cuda; dp.compare_transfers simulates"
+    )
     report = on_progress or (lambda what, share: None)
     report("starting", 0.0)
     with joined_ranks(

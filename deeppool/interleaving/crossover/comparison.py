@@ -14,7 +14,12 @@ from deeppool.device.environment import made_now
 from deeppool.device.kinds import DeviceName, check_common_clock, find_kind
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns
-from deeppool.execution.data_parallel.compared_methods import bucket_sizes, data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.compared_methods import (
+    bucket_sizes,
+    check_ddp,
+    data_parallel_settings,
+    fewer_counts,
+)
 from deeppool.execution.data_parallel.measure import BUCKETS
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.comparison_record import (
@@ -56,7 +61,7 @@ def compare_orders(
     ranks: int = 2,
     device: DeviceName = "cpu",
     all_reduce: str = LIBRARY,
-    orders: Sequence[str] = ORDERS,
+    orders: Sequence[str] | None = None,
     repetitions: int = 5,
     rounds: int = 5,
     buckets: Sequence[float] = BUCKETS,
@@ -70,11 +75,13 @@ def compare_orders(
         jobs: jobs without gradient accumulation.
         global_batch: samples of an update over all ranks: of every job, or of each.
         ranks: processes that every job trains on.
-        device: ``cpu``, ``cuda`` or ``emulated``; ``shifted`` runs on CPUs only.
+        device: ``cpu``, ``cuda`` or ``emulated``.
         all_reduce: what sums gradients, as for :class:`deeppool.CrossoverScheduler`; data parallelism uses the library.
         orders: some of ``crossover``, ``one after the other``, ``data parallel``, ``ranks of their own`` (each job
             on as few as it takes the least time on) and ``shifted``; the first two belong to every comparison, and
-            without the next two it says of no crossover that it is faster.
+            without the next two it says of no crossover that it is faster. The next two are by PyTorch's DDP, which
+            does not run on ``emulated``; ``shifted`` runs on CPUs only. None: all, without ``shifted`` on other
+            devices.
         repetitions: times that all orders are measured, after one to warm up.
         rounds: steps of each job in each order and repetition.
         buckets: bytes of buckets to try for data parallelism, beside torch's own.
@@ -89,8 +96,8 @@ def compare_orders(
     repetitions, rounds = whole_number("repetitions", repetitions), whole_number("rounds", rounds, 2)
     ranks, tried = whole_number("ranks", ranks), bucket_sizes(buckets)
     named = named_jobs(jobs, global_batch, ranks, all_reduce)
-    _check(jobs, orders, device)
-    orders = [order for order in orders if order != APART or ranks > 1]
+    on = {DATA_PARALLEL: [ranks], APART: fewer_counts(ranks)}
+    orders = _checked(jobs, orders, device, on)
     with (
         private_folder() as folder,
         CrossoverRanks(
@@ -107,7 +114,6 @@ def compare_orders(
         device_name, _ = running.wait_until_ready(None if on_progress is None else report_start(on_progress))
         turns = Turns(running.group, device_name, on_progress)
         batches = {name: batch for name, (_, batch) in named.items()}
-        on = {DATA_PARALLEL: [ranks], APART: fewer_counts(ranks)}
         chosen = {}
         for order in orders:
             settings = data_parallel_settings(on[order], tried) if order in on else [{}]
@@ -123,16 +129,26 @@ def compare_orders(
     return _record(turns, batches, chosen, ranks, all_reduce)
 
 
-def _check(jobs: Sequence[TrainingJob], orders: Sequence[str], device: str) -> None:
+def _checked(
+    jobs: Sequence[TrainingJob], orders: Sequence[str] | None, device: str, on: Mapping[str, Sequence[int]]
+) -> list[str]:
+    """Returns the orders to measure, which by default are all; ``on`` are the ranks that those by DDP try."""
     check_common_clock(device)
+    on_cores = find_kind(device).on_cores
+    if orders is None:
+        orders = [order for order in ORDERS if order != SHIFTED or on_cores]
     if unknown := [order for order in orders if order not in ORDERS]:
         raise InvalidValueError(f"orders are some of {', '.join(ORDERS)}, got '{unknown[0]}'")
     if not {CROSSOVER, SEQUENTIAL} <= set(orders):
         raise InvalidValueError(f"'{CROSSOVER}' and '{SEQUENTIAL}' give the costs of jobs: name both")
-    if SHIFTED in orders and not find_kind(device).on_cores:
+    if SHIFTED in orders and not on_cores:
         raise InvalidValueError(f"'{SHIFTED}' runs on CPUs only, got device '{device}' (leave it out)")
     if any(job.accumulation > 1 for job in jobs):
         raise InvalidValueError("jobs that accumulate gradients cannot be compared (set accumulation to 1)")
+    for order in orders:
+        if max(on.get(order, []), default=1) > 1:
+            check_ddp(f"'{order}' trains", device, f"leave it out: orders=['{CROSSOVER}', '{SEQUENTIAL}']")
+    return [order for order in orders if order not in on or on[order]]
 
 
 def _shifts(answers: Sequence[Message], names: Sequence[str]) -> list[float]:

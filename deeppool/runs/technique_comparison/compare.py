@@ -14,10 +14,15 @@ from deeppool.base.run_registry import registered
 from deeppool.collectives.partial.load_imbalance import random_ranks
 from deeppool.collectives.transfer_methods import CARAMEL, DDP, FEWER, TUNED_DDP
 from deeppool.device.environment import made_now
-from deeppool.device.kinds import DeviceName, check_common_clock
+from deeppool.device.kinds import DeviceName
 from deeppool.errors import InvalidValueError
 from deeppool.execution.comparison.turns import Turns, check_ways, joined_ranks
-from deeppool.execution.data_parallel.compared_methods import bucket_sizes, data_parallel_settings, fewer_counts
+from deeppool.execution.data_parallel.compared_methods import (
+    bucket_sizes,
+    check_ddp,
+    data_parallel_settings,
+    fewer_counts,
+)
 from deeppool.execution.data_parallel.measure import BUCKETS, SIZES, WARM_UP
 from deeppool.execution.load_imbalance import save_delays
 from deeppool.execution.ranks import PLAN
@@ -74,7 +79,7 @@ def compare_techniques(
         on_record: called after each repetition with the record so far.
 
     Raises:
-        InvalidValueError: an argument out of range, or a job that a way cannot train.
+        InvalidValueError: an argument out of range, an emulated device, or a job that a way cannot train.
         RankFailedError: a rank failed.
     """
     ranks, global_batch = whole_number("ranks", ranks, 2), whole_number("global_batch", global_batch)
@@ -109,7 +114,7 @@ def _check(
     ranks: int,
     late: float,
 ) -> None:
-    check_common_clock(device)
+    check_ddp("all techniques are compared with training", device, "use device cpu or cuda")
     if late < 0:
         raise InvalidValueError(f"late must not be negative, got {late:g}")
     if batch < ranks or batch % ranks:

@@ -148,6 +148,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         dp.measure_transfers(make_job(), global_batch=8, methods=[DDP, DDP])
     with pytest.raises(InvalidValueError, match="jobs that accumulate or clip gradients cannot be compared"):
         dp.measure_transfers(replace(make_job(), clip_norm=1.0), global_batch=8)
+    with pytest.raises(InvalidValueError, match=r"does not run on device 'emulated' \(use device cpu or cuda"):
+        dp.measure_transfers(make_job(), global_batch=8, device="emulated")
 
 
 def test_a_training_that_sends_nothing_is_sgd_of_one_process() -> None:

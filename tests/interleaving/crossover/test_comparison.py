@@ -73,3 +73,19 @@ def test_what_cannot_be_compared_is_refused() -> None:
         dp.compare_orders([make_job()], global_batch=8, orders=["backwards"])
     with pytest.raises(InvalidValueError, match="name both"):
         dp.compare_orders([make_job()], global_batch=8, orders=["crossover"])
+
+
+def test_on_other_devices_than_cpus_the_default_is_what_runs_there_and_ddp_is_refused_at_start() -> None:
+    """DDP failed in the middle of a run, and ``shifted``, which the caller had not named, at the start."""
+    assert comparison._checked([], None, "cpu", {}) == list(ORDERS)
+    assert comparison._checked([], None, "cuda", {}) == [order for order in ORDERS if order != "shifted"]
+    with pytest.raises(
+        InvalidValueError,
+        match=r"'data parallel' trains by .*, which does not run on device 'emulated' \(.*'one after the other'\]\)",
+    ):
+        dp.compare_orders([make_job()], global_batch=8, device="emulated")
+    # A rank of one's own needs no DDP.
+    orders = [CROSSOVER, "one after the other", APART]
+    assert comparison._checked([], orders, "emulated", {APART: [1]}) == orders
+    with pytest.raises(InvalidValueError, match="'ranks of their own' trains by"):
+        dp.compare_orders([make_job()], global_batch=8, ranks=4, device="emulated", orders=orders)
