@@ -56,8 +56,11 @@ def start(
     or a terminal :func:`deeppool.running` lists it and can stop it.
 
     Args:
-        function: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``, ``dp.estimate``,
-            ``dp.measure_network``, ``dp.measure_interference`` or ``dp.measure_transfers``.
+        function: one that takes ``on_progress``: ``dp.train``, ``dp.launch``, ``dp.capture``, ``dp.profile``,
+            ``dp.estimate``, ``dp.calibrate``, ``dp.advise``, ``dp.scaling``, ``dp.simulate_cluster``,
+            ``dp.measure_network``, ``dp.measure_interference``, ``dp.measure_transfers``, ``dp.measure_jobs``,
+            ``dp.compare_orders``, ``dp.compare_techniques``, ``dp.compare_strategies``, or ``train`` or ``measure`` of
+            a ``dp.CrossoverScheduler``.
         arguments: positional arguments of the function.
         options: keyword arguments of the function; callbacks are called in the thread of the run.
 
@@ -69,8 +72,7 @@ def start(
     if "on_progress" not in signature.parameters:
         raise InvalidValueError(
             f"{_name(function)} reports no progress, so it cannot be followed or cancelled "
-            "(start takes dp.train, dp.launch, dp.capture, dp.profile, dp.estimate, dp.measure_network, "
-            "dp.measure_interference and dp.measure_transfers)"
+            "(start takes functions with on_progress, such as dp.train: help(dp.start) lists them)"
         )
     signature.bind(*arguments, **options)
     return RunHandle(function, arguments, options, signature.parameters.keys())

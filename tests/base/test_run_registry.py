@@ -224,12 +224,21 @@ def test_every_function_that_starts_processes_is_registered(monkeypatch: pytest.
     with pytest.raises(ZeroDivisionError):
         dp.measure_interference()
     with pytest.raises(ZeroDivisionError):
-        dp.compare_orders([make_job()], global_batch=8)
-    with pytest.raises(ZeroDivisionError):
         compare_modes("digits", fixed([0.0]))
+    for function, jobs in (
+        *((dp.compare_orders, [make_job()]), (dp.measure_jobs, [make_job()])),
+        *((dp.compare_techniques, make_job()), (dp.measure_transfers, make_job())),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            function(jobs, global_batch=8)
+    crossover = dp.CrossoverScheduler([make_job()], global_batch=8)
+    for call in (crossover.train, crossover.measure):
+        with pytest.raises(ZeroDivisionError):
+            call(3)
     assert seen == [
         *("train tiny", "launch tiny", "profile resnet18", "measure_network", "measure_interference"),
-        *("compare_orders", "compare_modes digits"),
+        *("compare_modes digits", "compare_orders", "measure_jobs", "compare_techniques TrainingJob"),
+        *("measure_transfers TrainingJob", "train CrossoverScheduler", "measure CrossoverScheduler"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import os
 import queue
 import subprocess
@@ -154,6 +155,12 @@ def test_functions_without_progress_and_invalid_arguments_are_refused_at_once() 
         dp.start(functools.partial(dp.simulate, None))
     with pytest.raises(TypeError, match="stepz"):
         dp.start(dp.train, None, None, steps=3, stepz=3)
+
+
+def test_the_documentation_names_every_function_that_can_be_started() -> None:
+    for name in dp.__all__:
+        if callable(found := getattr(dp, name)) and "on_progress" in inspect.signature(found).parameters:
+            assert f"``dp.{name}``" in dp.start.__doc__
 
 
 # -- in a notebook ----------------------------------------------------------------------------------

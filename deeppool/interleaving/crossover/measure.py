@@ -5,18 +5,21 @@ from collections.abc import Sequence
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import whole_number
+from deeppool.base.run_registry import registered
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.kinds import DeviceName
 from deeppool.device.protocol import Precision
 from deeppool.interleaving.crossover.named_jobs import named_jobs
 from deeppool.interleaving.crossover.round_time import JobCosts
 from deeppool.interleaving.crossover.scheduler import CrossoverScheduler
+from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher
 from deeppool.training.training_job import TrainingJob
 
 
 @interruptible
 @typed
+@registered
 def measure_jobs(
     jobs: Sequence[TrainingJob],
     *,
@@ -27,6 +30,7 @@ def measure_jobs(
     all_reduce: str = LIBRARY,
     steps: int = 6,
     launcher: Launcher | None = None,
+    on_progress: Progress | None = None,
 ) -> tuple[JobCosts, ...]:
     """Measures computing and communication of jobs on ranks that hold one of them at a time.
 
@@ -39,6 +43,7 @@ def measure_jobs(
         all_reduce: what sums gradients, as for :class:`deeppool.CrossoverScheduler`.
         steps: updates of each job; the first two warm up.
         launcher: starts the processes. Default: on this machine.
+        on_progress: see :data:`deeppool.job.Progress`.
 
     Raises:
         InvalidValueError: an argument out of range.
@@ -58,6 +63,8 @@ def measure_jobs(
     found: list[JobCosts] = []
     with scheduler:
         for number, (job, batch) in enumerate(zip(jobs, batches, strict=True)):
+            if on_progress is not None:
+                on_progress(f"measuring job {number + 1} of {len(batches)}", number / len(batches))
             if number:
                 scheduler.remove(found[-1].name)
                 scheduler.add(job, global_batch=batch)

@@ -1,8 +1,8 @@
 """CrossoverScheduler: trains several jobs on the same ranks, each while the gradients of the others are in flight."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -10,18 +10,20 @@ from typing import Any
 
 from deeppool.base.arguments import typed
 from deeppool.base.number_checks import whole_number
+from deeppool.base.run_registry import registered
 from deeppool.collectives.patterns import LIBRARY
 from deeppool.device.environment import made_now
 from deeppool.device.find import find_device
 from deeppool.device.kinds import DeviceName, check_common_clock, check_precision
 from deeppool.device.protocol import Precision
-from deeppool.errors import InvalidValueError
+from deeppool.errors import InvalidValueError, RunCancelledError
 from deeppool.execution.checkpoint_folder import CheckpointFolder
 from deeppool.interleaving.crossover import measurements
 from deeppool.interleaving.crossover.named_jobs import check_batch, job_name, named_jobs
 from deeppool.interleaving.crossover.ranks import CrossoverRanks
 from deeppool.interleaving.crossover.record import CrossoverJob, CrossoverRecord, CrossoverSpan
 from deeppool.interleaving.crossover.round_time import JobCosts, crossover_round_time
+from deeppool.job import Progress
 from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder
@@ -166,17 +168,22 @@ class CrossoverScheduler:
         self._running = None
         self._stack.__exit__(kind, error, traceback)
 
-    def train(self, steps: int | Sequence[int], *, on_round: OnRound | None = None) -> CrossoverRecord:
+    @registered
+    def train(
+        self, steps: int | Sequence[int], *, on_round: OnRound | None = None, on_progress: Progress | None = None
+    ) -> CrossoverRecord:
         """Trains until every job has made a number of updates, and returns what was measured.
 
         Args:
             steps: updates at the end, those before a checkpoint included: of every job, or of each.
             on_round: called about every second, at a round boundary; :meth:`add` and :meth:`remove` then take effect
                 at once.
+            on_progress: see :data:`deeppool.job.Progress`.
 
         Raises:
             InvalidValueError: a number of steps below that already made, or no jobs.
             RankFailedError: a rank died, hung or ran out of memory; every process has ended by then.
+            RunCancelledError: the training was cancelled, and the ranks have ended.
             DocumentError: a checkpoint cannot be written.
         """
         self._set_goals(steps)
@@ -186,44 +193,52 @@ class CrossoverScheduler:
             member.forget()
         per_command = FIRST_ROUNDS
         try:
-            while any(member.steps < member.goal for member in self._members.values()):
-                answers, durations = self._take_rounds(per_command)
-                rounds += durations
-                shown = measurements.spans(answers) if durations or not shown else shown
-                if durations:
-                    per_command = max(FIRST_ROUNDS, int(COMMAND_SECONDS / max(durations)))
-                if on_round is not None:
-                    on_round({name: member.steps for name, member in self._members.items()})
-                self._make_changes()
-            for name in self._members:
-                self._save(name)
+            with self._ended_where_cancelled():
+                while any(member.steps < member.goal for member in self._members.values()):
+                    answers, durations = self._take_rounds(per_command)
+                    rounds += durations
+                    shown = measurements.spans(answers) if durations or not shown else shown
+                    if durations:
+                        per_command = max(FIRST_ROUNDS, int(COMMAND_SECONDS / max(durations)))
+                    if on_progress is not None:
+                        on_progress(f"training {', '.join(self._members)}", self._share())
+                    if on_round is not None:
+                        on_round({name: member.steps for name, member in self._members.items()})
+                    self._make_changes()
+                for name in self._members:
+                    self._save(name)
         finally:
             self._training = False
         return self._record(rounds, shown)
 
-    def measure(self, steps: int = 4) -> tuple[JobCosts, ...]:
+    @registered
+    def measure(self, steps: int = 4, *, on_progress: Progress | None = None) -> tuple[JobCosts, ...]:
         """Trains every job for some updates alone, one job after the other, and returns what a step of each costs.
 
         The updates count towards the steps of :meth:`train`: their order changes no bit.
 
         Args:
             steps: updates of each job; the first two warm up.
+            on_progress: see :data:`deeppool.job.Progress`.
 
         Raises:
             InvalidValueError: fewer than three.
         """
         steps = whole_number("steps", steps, 3, note="the first two warm up")
-        found = []
-        for name, member in self._members.items():
-            answers = self._ranks().train({name: steps}, drains=True)
-            member.steps += steps
-            compute = measurements.median_after_warm_up(measurements.compute_times(answers)[name])
-            communication = measurements.median_after_warm_up(measurements.transfer_times(answers)[name])
-            source = f"alone on {self.ranks} ranks of {self._device_name}, median of {steps - 2} steps"
-            assert compute is not None
-            assert communication is not None
-            member.alone = JobCosts(name, compute, communication, member.memory, source)
-            found.append(member.alone)
+        found: list[JobCosts] = []
+        with self._ended_where_cancelled():
+            for name, member in self._members.items():
+                if on_progress is not None:
+                    on_progress(f"measuring {name}", len(found) / len(self._members))
+                answers = self._ranks().train({name: steps}, drains=True)
+                member.steps += steps
+                compute = measurements.median_after_warm_up(measurements.compute_times(answers)[name])
+                communication = measurements.median_after_warm_up(measurements.transfer_times(answers)[name])
+                source = f"alone on {self.ranks} ranks of {self._device_name}, median of {steps - 2} steps"
+                assert compute is not None
+                assert communication is not None
+                member.alone = JobCosts(name, compute, communication, member.memory, source)
+                found.append(member.alone)
         return tuple(found)
 
     def add(self, job: TrainingJob, *, global_batch: int, steps: int | None = None) -> str:
@@ -286,6 +301,15 @@ class CrossoverScheduler:
             raise InvalidValueError("the ranks are not running (use the scheduler in a with block)")
         return self._running
 
+    @contextmanager
+    def _ended_where_cancelled(self) -> Iterator[None]:
+        """Ends the ranks where the block is cancelled or interrupted, as they may be in the middle of a step."""
+        try:
+            yield
+        except (RunCancelledError, KeyboardInterrupt) as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
     def _set_goals(self, steps: int | Sequence[int]) -> None:
         self._ranks()
         if not self._members:
@@ -296,6 +320,11 @@ class CrossoverScheduler:
         for (name, member), goal in zip(self._members.items(), goals, strict=True):
             made = f"it has made {member.steps}"
             member.goal = whole_number(f"steps of '{name}'", goal, max(1, member.steps), note=made)
+
+    def _share(self) -> float:
+        """Returns the fraction of all jobs' steps that are made."""
+        made = sum(min(member.steps, member.goal) for member in self._members.values())
+        return made / sum(member.goal for member in self._members.values())
 
     def _take_rounds(self, most: int) -> tuple[list[Message], list[float]]:
         """Has the ranks take rounds until a checkpoint is due, or ``most``; returns their answers and full rounds."""

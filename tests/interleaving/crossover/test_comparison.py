@@ -59,7 +59,11 @@ def test_a_prediction_is_that_of_the_number_of_ranks_that_was_the_fastest(
 @pytest.mark.stress
 @pytest.mark.processes
 def test_jobs_are_measured_one_at_a_time() -> None:
-    first, second = dp.measure_jobs([make_job(), make_job()], global_batch=[8, 16], ranks=2, steps=4)
+    seen: list[tuple[str, float]] = []
+    first, second = dp.measure_jobs(
+        [make_job(), make_job()], global_batch=[8, 16], ranks=2, steps=4, on_progress=lambda *step: seen.append(step)
+    )
+    assert seen == [("measuring job 1 of 2", 0.0), ("measuring job 2 of 2", 0.5)]
     assert (first.name, second.name) == ("Sequential", "Sequential-2")
     assert min(first.compute, first.communication, second.compute, second.communication) > 0
     assert "alone on 2 ranks" in first.source

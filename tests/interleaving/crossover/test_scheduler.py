@@ -12,6 +12,7 @@ import deeppool as dp
 from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.named_jobs import job_name
 from deeppool.interleaving.crossover.scheduler import FIRST_ROUNDS
+from tests.waiting import wait_until
 
 
 def dataset() -> TensorDataset:
@@ -83,6 +84,22 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
     assert resumed.resumed_from == found["Sequential"].checkpoint
     assert same(finished.checkpoint, found["Sequential-2"].checkpoint)
     assert not same(finished.checkpoint, found["Sequential-4"].checkpoint)
+
+
+@pytest.mark.processes
+def test_a_training_is_listed_and_its_cancellation_ends_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with dp.CrossoverScheduler([make_job(), make_job()], global_batch=8, ranks=1) as crossover:
+        run = dp.start(crossover.train, 1_000_000)
+        wait_until(lambda: run.progress > 0)
+        assert run.doing == "training Sequential, Sequential-2"
+        assert [listed.what for listed in dp.running()] == ["train CrossoverScheduler"]
+        run.cancel()
+        assert run.state == "cancelled"
+        with pytest.raises(InvalidValueError, match="the ranks are not running"):
+            crossover.measure(3)
 
 
 def test_settings_are_checked_before_a_process_starts() -> None:
