@@ -15,7 +15,7 @@ from deeppool.base import serialization
 from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.transfer_methods import FEWER
 from deeppool.errors import InvalidValueError
-from deeppool.execution.comparison.turns import MeasuredRounds
+from deeppool.execution.comparison.turns import MeasuredRounds, joined_ranks
 from deeppool.execution.ranks import PLAN
 from deeppool.records.measured_ways import MeasuredWay, MeasuredWays
 from deeppool.runs.technique_comparison import compare, names
@@ -23,6 +23,7 @@ from deeppool.runs.technique_comparison import rank as rank_module
 from deeppool.runs.technique_comparison.pipeline import splits
 from deeppool.runs.technique_comparison.rank import TechniqueRank
 from deeppool.runs.technique_comparison.timeline import timeline_of
+from deeppool.training.training_job import save_job
 from tests.figures.records import two_layer_plan
 from tests.interleaving.crossover.test_scheduler import make_job
 from tests.records.test_recorded_files import RECORDED
@@ -289,3 +290,11 @@ def test_torch_divides_a_model_only_where_a_module_begins() -> None:
     assert splits(graph, job.model, [(0,), (1, 2)]) == ["2"]
     with pytest.raises(InvalidValueError, match="in partition 1 of Sequential no module begins"):
         splits(graph, job.model, [(0, 1), ()])
+
+
+def test_samples_are_sent_on_the_stream_that_reads_them() -> None:
+    """The emulated device raises a HazardError where a wave's stream reads what another one writes."""
+    save = lambda folder: save_job(make_job(), folder)  # noqa: E731
+    with joined_ranks(compare.WORKER, 2, save=save, device="emulated", batch=8) as turns:
+        turns.prepare(names.TWO_WAVES, warm_up=1)
+        assert all(seconds > 0 for seconds in turns.train(names.TWO_WAVES, 2).seconds)

@@ -1,6 +1,7 @@
 """A rank that trains one job by several techniques, and the entry point of its process."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,10 @@ class TechniqueRank(JoinedRank):
 
     def _pipeline(self, schedule: str, micro_batches: int) -> Steps:
         whole, captured = self._batches(), self._own()
-        read = lambda: whole()(range(self._batch))  # noqa: E731
+
+        def read() -> tuple[torch.Tensor, ...]:
+            return tuple(value.to(self.place) for value in whole()(range(self._batch)))
+
         parts = self.parts(captured.graph)
         return PipelineSteps(self._job, captured, parts, micro_batches, read, self.place, schedule=schedule)
 
@@ -169,14 +173,9 @@ class TechniqueRank(JoinedRank):
         return read
 
     def _batches(self) -> Callable[[], Batch]:
-        """Returns what returns the next batch."""
+        """Returns what returns the next batch, in host memory: a step sends it on the stream that reads it."""
         steps = count()
-
-        def batch() -> Batch:
-            number = next(steps)
-            return lambda samples: tuple(value.to(self.place) for value in self._task.samples(number, samples))
-
-        return batch
+        return lambda: partial(self._task.samples, next(steps))
 
 
 def main() -> None:
