@@ -88,6 +88,7 @@ class ComparisonPanel(Panel, Generic[Record]):
 
     def _start(self) -> RunHandle[Record]:
         self.record, self.status.value = None, ""
+        self._draw()
         compare, what, options = self.comparison()
         options[self.ways.description] = [name for name in self.ways.options if name in self.ways.value]
         return start(compare, what, repetitions=self.repetitions.value, on_record=self._measured, **options)
@@ -98,11 +99,11 @@ class ComparisonPanel(Panel, Generic[Record]):
 
     def _draw(self) -> None:
         with self._drawing:
-            if self.record is not None:
-                replaced = [child for child in self.children if isinstance(child, LiveFigure)]
-                self.show(*self._controls, *map(LiveFigure, self.figures(self.record)))
-                for figure in replaced:
-                    figure.close()
+            replaced = [child for child in self.children if isinstance(child, LiveFigure)]
+            drawn = [] if self.record is None else self.figures(self.record)
+            self.show(*self._controls, *map(LiveFigure, drawn))
+            for figure in replaced:
+                figure.close()
 
     def _print(self, *_: Record) -> None:
         """Prints what was measured, also where the comparison failed or was cancelled."""

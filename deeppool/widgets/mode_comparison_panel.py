@@ -93,6 +93,7 @@ class ModeComparisonPanel(Panel):
     def _start(self) -> RunHandle[ModeComparison]:
         with self._drawing:
             self.record, self._points = None, {}
+            self._draw()
         ranks, delay = self.ranks.value, self.delay.value
         # A rank's compute times of milliseconds would be noise beside the machine's own.
         arguments: dict[str, Any] = {"features": 1024} if self.task.value == "hyperplane" else {"batch": 64}

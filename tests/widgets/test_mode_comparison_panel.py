@@ -96,6 +96,19 @@ def test_an_error_is_shown_and_what_was_drawn_stays(scripted: Scripted) -> None:
     assert [trace.name for trace in panel.figure.data] == ["majority"]
 
 
+def test_a_new_comparison_removes_the_lines_of_the_last_one(scripted: Scripted) -> None:
+    panel = ModeComparisonPanel()
+    panel.begin()
+    scripted.go.put(DONE)
+    wait_until(lambda: not panel.row.start.disabled)
+    assert panel.figure.data
+    panel.begin()
+    assert panel.figure.data == ()
+    scripted.go.put(RunCancelledError("cancelled"))
+    wait_until(lambda: not panel.row.start.disabled)
+    assert panel.figure.data == ()
+
+
 def test_a_cancelled_comparison_is_no_error(scripted: Scripted) -> None:
     panel = ModeComparisonPanel()
     panel.begin()

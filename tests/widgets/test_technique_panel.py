@@ -1,9 +1,12 @@
 """The panels of techniques and of orders, without ranks."""
 
+import html
+
 import pytest
 
 import deeppool as dp
 from deeppool.collectives.transfer_methods import TUNED_DDP
+from deeppool.errors import RankFailedError
 from deeppool.interleaving.crossover.comparison import compare_orders
 from deeppool.runs.technique_comparison.names import BURST, FIVE_TECHNIQUES
 from deeppool.widgets import OrderPanel, TechniquePanel, order_panel, technique_panel
@@ -50,6 +53,23 @@ def test_figures_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -
 
 def report(job, *, on_record, on_progress=None, **settings):
     on_record(measured())
+
+
+def test_a_new_run_removes_the_figures_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(technique_panel, "compare_techniques", report)
+    panel = TechniquePanel(make_job(), global_batch=8)
+    panel.begin().result(TIMEOUT)
+    wait_until(lambda: not panel.row.start.disabled)
+    monkeypatch.setattr(technique_panel, "compare_techniques", fail)
+    panel.begin()
+    wait_until(lambda: not panel.row.start.disabled)
+    assert "out of <memory>" in html.unescape(panel.problem)
+    assert panel.static() is None
+    assert [child for child in panel.children if isinstance(child, LiveFigure)] == []
+
+
+def fail(job, *, on_record, on_progress=None, **settings):
+    raise RankFailedError("out of <memory>")
 
 
 def test_a_bad_setting_is_shown_below_the_controls() -> None:
