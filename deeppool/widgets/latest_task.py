@@ -1,11 +1,14 @@
 """A background thread that runs only the newest task of a widget."""
 
+import logging
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from deeppool.base.cancellation import Cancellation
 from deeppool.errors import RunCancelledError
+
+_LOG = logging.getLogger(__name__)
 
 
 class LatestTask:
@@ -84,4 +87,7 @@ class LatestTask:
                     return
                 (key, run), cancellation = task, Cancellation()
                 self._current = key, cancellation
-            run(cancellation)
+            try:
+                run(cancellation)
+            except Exception:  # of on_error; the next task is run all the same
+                _LOG.exception("the error of a task could not be handled")

@@ -6,6 +6,7 @@ import pytest
 
 from deeppool.base import cancellation
 from deeppool.widgets.latest_task import LatestTask
+from tests.waiting import TIMEOUT
 
 
 class TaskRecorder:
@@ -120,3 +121,16 @@ def test_a_reader_that_fails_is_reported_its_own_error() -> None:
     assert latest.wait(300)
     with pytest.raises(KeyError):
         raise failed[0]
+
+
+def test_a_handler_of_errors_that_fails_ends_no_later_task() -> None:
+    latest, reported = LatestTask(), []
+
+    def on_error(error: Exception) -> None:
+        raise error
+
+    latest.submit("a", lambda: 1 / 0, reported.append, on_error)
+    assert latest.wait(TIMEOUT)
+    latest.submit("b", lambda: 1, reported.append, on_error)
+    assert latest.wait(TIMEOUT)
+    assert reported == [1]
