@@ -1,6 +1,7 @@
 """Entries of an evaluation: numbers beside the paper's, and checks that hold or do not."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -67,3 +68,11 @@ class Check:
     def shows(self) -> bool:
         """Whether the statement holds, and could have failed."""
         return self.holds and not self.inapplicable
+
+
+def count_holding(checks: Sequence[Check]) -> str:
+    """Counts the checks that hold among those that could fail: ``3 of 4 checks hold, 1 not applicable``."""
+    held = sum(check.shows for check in checks)
+    applicable = held + sum(not check.holds for check in checks)
+    more = f", {len(checks) - applicable} not applicable" if len(checks) > applicable else ""
+    return f"{held} of {applicable} checks hold{more}"

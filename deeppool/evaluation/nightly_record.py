@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from deeppool.errors import InvalidValueError
-from deeppool.evaluation.entries import Basis, Check
+from deeppool.evaluation.entries import Basis, Check, count_holding
 
 State = Literal["done", "failed", "not run"]
 
@@ -89,7 +89,7 @@ class NightlyRun:
         parts = [f"{states['done']} of {len(self.notebooks)} notebooks done"]
         parts += [f"{states[state]} {state}" for state in ("failed", "not run") if states[state]]
         parts.append(f"{sum(len(outcome.observations) for outcome in self.outcomes)} numbers")
-        parts.append(f"{sum(check.holds for check in checks)} of {len(checks)} checks hold")
+        parts.append(count_holding(checks))
         return f"{self.name or 'unfinished'} ({self.preset}, {self.device}; {self.started}): {', '.join(parts)}"
 
     def outcome(self, notebook: str) -> NotebookOutcome | None:

@@ -5,7 +5,7 @@ import re
 import plotly.graph_objects as go
 
 from deeppool.base.arguments import typed
-from deeppool.evaluation.entries import Number
+from deeppool.evaluation.entries import Number, count_holding
 from deeppool.evaluation.nightly_record import NightlyRun
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
@@ -32,7 +32,10 @@ def night(record: NightlyRun, *, dark: bool = False) -> go.Figure:
                 y=[rows[outcome.name] for outcome in found],
                 x=[unit.of(outcome.seconds) for outcome in found],
                 marker_color=colour,
-                text=[_checks(outcome.checks) or escape(outcome.problem[:60]) for outcome in found],
+                text=[
+                    count_holding(outcome.checks) if outcome.checks else escape(outcome.problem[:60])
+                    for outcome in found
+                ],
                 hovertext=[escape(f"{outcome.title}: {outcome.problem or state}") for outcome in found],
                 hoverinfo="text",
             )
@@ -74,10 +77,9 @@ def moved(record: RegressionReport, *, dark: bool = False) -> go.Figure:
 def against_paper(record: Evaluation, *, dark: bool = False) -> go.Figure:
     """Draws how far each number is from the paper's, with the paper's range where it prints one."""
     rows = [row for number in record.numbers if (row := _against_paper(number)) is not None]
-    held = sum(check.holds is True for check in record.checks)
     subtitle = (
-        f"{len(rows)} of {len(record.numbers)} numbers have the paper's beside them; {held} of {len(record.checks)} "
-        f"checks hold; {escape(record.device)}, {escape(record.date)}"
+        f"{len(rows)} of {len(record.numbers)} numbers have the paper's beside them; "
+        f"{count_holding(record.checks)}; {escape(record.device)}, {escape(record.date)}"
     )
     return draw_changes(
         rows, record.title, subtitle, "here over the paper's (%)", range_name="the paper's range", dark=dark
@@ -95,8 +97,3 @@ def _against_paper(number: Number) -> Change | None:
     values = f"paper {number.paper} {number.unit}, here {format_value(number.value, number.unit)}, {number.basis}"
     width = 100 * (max(printed) - min(printed)) / 2 / abs(middle)
     return Change(number.name, 100 * (number.value - middle) / abs(middle), values, width or None)
-
-
-def _checks(checks: tuple[object, ...]) -> str:
-    held = sum(getattr(check, "holds", None) is True for check in checks)
-    return f"{held} of {len(checks)} checks hold" if checks else ""
