@@ -32,7 +32,7 @@
     figures.telemetry(telemetry)           use of GPUs, cores and memory over time
     figures.trials(trials)                 final losses of the configurations of one job
     figures.of(record)                     the default figure of any record
-    figures.ways(record)                   ways to train one model: what each gains over the baseline
+    figures.ways(record)                   ways to train one model: what each gains over the fastest control
     figures.transfers(comparison)          an iteration by every method of sending gradients: computing and waiting
     figures.cluster(simulation)            a simulated cluster: jobs on GPUs over time, and throughput
     figures.strategies(comparison)         throughput and completion times of a workload under every strategy

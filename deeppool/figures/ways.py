@@ -1,4 +1,4 @@
-"""Ways to train one model: what each gains over the baseline, measured, and predicted where there is a prediction."""
+"""Ways to train one model: what each gains over its fastest control, measured, and over DDP where it is predicted."""
 
 import plotly.graph_objects as go
 
@@ -18,7 +18,8 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
 
     Args:
         record: by :func:`deeppool.compare_techniques`.
-        predicted: advice on the same model and cluster, whose gains are drawn as marks.
+        predicted: advice on the same model and cluster, whose gains are drawn as marks. They are over the fastest
+            training by DDP, as an advice has no other control.
         dark: whether the page is dark.
 
     Raises:
@@ -30,7 +31,7 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
     figure = go.Figure(
         go.Bar(
             orientation="h",
-            name="measured",
+            name="measured, over the fastest control",
             y=labels,
             x=[gain for (gain, _, _), _ in gains],
             error_x=theme.interval_bars([gain for gain, _ in gains]),
@@ -47,15 +48,17 @@ def ways(record: MeasuredWays, predicted: Advice | None = None, *, dark: bool = 
         known = {finding.technique: finding.gain for finding in predicted.findings}
         marks = [known.get(way.technique) for way in rows]
         figure.add_scatter(
-            name="predicted",
+            name="predicted, over DDP",
             mode="markers",
             y=labels,
             x=marks,
             marker={"symbol": "diamond", "size": 9, "color": theme.VERMILLION},
-            hovertemplate="%{y}, predicted: %{x:.2f}<extra></extra>",
+            hovertemplate="%{y}, predicted: %{x:.2f} times DDP where it is fastest<extra></extra>",
         )
     figure.add_vline(x=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
-    figure.update_xaxes(title_text="samples per second / those of the fastest control", rangemode="tozero")
+    # The legend, which there is with marks, says which control.
+    control = "the fastest control" if predicted is None else "the control"
+    figure.update_xaxes(title_text=f"samples per second / those of {control}", rangemode="tozero")
     figure.update_yaxes(autorange="reversed")
     late = f", one rank {format_seconds(record.late)} late" if record.late else ""
     return theme.apply_theme(

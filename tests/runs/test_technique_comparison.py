@@ -176,12 +176,17 @@ def test_collocation_is_judged_by_the_sum_of_both_jobs_throughputs() -> None:
 def test_gains_are_drawn_beside_predictions() -> None:
     record = measured()
     advice = predicted()
-    bars, marks = figures.ways(record, advice).data
+    figure = figures.ways(record, advice)
+    bars, marks = figure.data
     assert list(bars.y) == ["DDP, best bucket", "&lt;fast&gt;", "slow", "twice", "two"]
     assert bars.x[:2] == pytest.approx((1.0, 2.0))
     # Over one of twice the batch, not over DDP.
     assert bars.x[4] < 1
     assert marks.x == (None, 1.2, None, None, 1.3)
+    # A prediction is over DDP, a measurement over every control.
+    assert (bars.name, marks.name) == ("measured, over the fastest control", "predicted, over DDP")
+    assert figure.layout.xaxis.title.text.endswith("those of the control")
+    assert figures.of(record).layout.xaxis.title.text.endswith("those of the fastest control")
     assert len(figures.of(record).data) == 1
     with pytest.raises(InvalidValueError, match="record must be a MeasuredWays, got 'record'"):
         figures.ways("record")
