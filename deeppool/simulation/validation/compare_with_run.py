@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
+from deeppool.planning.goal import check_device
 from deeppool.planning.plan import Plan
 from deeppool.profiling.table import Profile
 from deeppool.records.run_record import RunRecord
@@ -33,14 +34,15 @@ def compare_with_run(
     Args:
         plan: the plan that was run.
         run: record of the run.
-        background: profile of the run's background job, where interference is given.
+        background: profile of the run's background job, where interference is given; one of another model is named.
         interference: measured on the run's device; None: the background does not slow the foreground down and uses
             all idle time. The harvest of a wait depends on its length in each drawn iteration.
         conditions: deviations from the plan under which it ran.
         iterations: number of iterations to draw, where conditions are random.
 
     Raises:
-        InvalidValueError: the run was of another plan, or interference without the background's profile.
+        InvalidValueError: the run was of another plan, interference without the background's profile, or one of
+            another device.
     """
     _check(plan, run, background, interference)
     waits = (
@@ -86,9 +88,7 @@ def compare_with_run(
         date=run.date,
         policy=run.policy,
         background=None if run.background is None else run.background.model,
-        interference=f"interference as on {interference.device_name}, {interference.date}"
-        if interference is not None
-        else "no interference modelled",
+        interference=_modelled(run, background, interference),
         update_time=update,
         quantities=tuple(quantities),
         conditions=conditions,
@@ -126,6 +126,8 @@ def _check(plan: Plan, run: RunRecord, background: Profile | None, interference:
             f"the run is of another plan: one of {run.plan_iteration_time:g} s an iteration, this one's is "
             f"{plan.iteration_time:g} s (give the plan file that was run)"
         )
+    if background is not None:
+        check_device(background, plan.device_name, plan.device)
     if interference is not None and run.background is not None and background is None:
         raise InvalidValueError(
             f"with interference, the profile of the background {run.background.model} is needed (--background PROFILE)"
@@ -135,6 +137,17 @@ def _check(plan: Plan, run: RunRecord, background: Profile | None, interference:
             f"the background of the run had batches of {run.background.batch}, its profile ends at "
             f"{background.batch_sizes[-1]} (profile it with --batch-sizes …,{run.background.batch})"
         )
+
+
+def _modelled(run: RunRecord, background: Profile | None, interference: Interference | None) -> str:
+    """Returns the interference that is simulated, and of which model if that is not the run's."""
+    if interference is None:
+        return "no interference modelled"
+    text = f"interference as on {interference.device_name}, {interference.date}"
+    # Not refused: a background job may have a label in place of its model's name.
+    if run.background is None or background is None or background.graph.model == run.background.model:
+        return text
+    return f"{text}, with the profile of {background.graph.model} for the run's background {run.background.model}"
 
 
 def _update_time(run: RunRecord, rank: int) -> float:

@@ -88,6 +88,21 @@ def test_with_interference_it_agrees_with_the_collocated_plan():
         compare_with_run(PLAN, run(), interference=measured)
 
 
+def test_a_profile_of_another_background_is_named():
+    pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
+    measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
+    found = compare_with_run(PLAN, run(), background=BACKGROUND, interference=measured)
+    assert str(found).endswith(
+        "interference as on a device, 2026-11-21, with the profile of drawn for the run's background mobilenet_v2"
+    )
+    same = replace(run(), background=replace(run().background, model="drawn"))
+    found = compare_with_run(PLAN, same, background=BACKGROUND, interference=measured)
+    assert str(found).endswith("; interference as on a device, 2026-11-21")
+    with pytest.raises(InvalidValueError, match="the background's profile of another processor"):
+        other = replace(BACKGROUND, device_name="another processor")
+        compare_with_run(PLAN, run(), background=other, interference=measured)
+
+
 def test_a_plan_that_predicts_the_update_is_compared_with_it():
     """The plan: 0.5 s, then 0.1 s of updates on GPU 0, 0.04 s of which are of the layer that GPU 1 has too."""
     conv, fc = PLAN.layers
