@@ -136,6 +136,12 @@ def refuse(why: str, **options: object) -> None:
         raise typer.BadParameter(f"--{given[0].replace('_', '-')} {why}")
 
 
+def refuse_given(context: typer.Context, why: str, *names: str) -> None:
+    """Rejects the first of some options that is on the command line, also with the value of its default."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    refuse(why, **{name: source for name, source in sources.items() if source and source.name == "COMMANDLINE"})
+
+
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """Parses numbers such as ``1,2,4``."""
     try:

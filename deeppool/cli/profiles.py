@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, DeviceOption, Precision, ShapeOption, numbers, refuse, shape
+from deeppool.cli.options import AsJson, DeviceOption, Precision, ShapeOption, numbers, refuse, refuse_given, shape
 from deeppool.cli.output import progress, show
 from deeppool.errors import DocumentError
+
+READING = {"model", "output", "compare", "list_shipped", "as_json"}
+"""Parameters of ``deeppool profile`` where it reads profiles; all others are for measuring a model."""
 
 
 def env(as_json: AsJson = False) -> None:
@@ -22,6 +25,7 @@ def env(as_json: AsJson = False) -> None:
 
 
 def profile(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -84,6 +88,10 @@ def profile(
     """
     if (model is not None) + (compare is not None) + list_shipped != 1:
         raise typer.BadParameter("takes one of MODEL, --compare BEFORE AFTER and --list")
+    if model is None:
+        refuse_given(
+            context, "is for measuring MODEL (leave it out)", *(each for each in context.params if each not in READING)
+        )
     if list_shipped:
         refuse("is for a profile or a comparison: --list writes none (leave it out)", output=output)
         from deeppool.profiling.shipped import list_profiles

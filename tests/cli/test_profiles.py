@@ -87,6 +87,23 @@ def test_list_refuses_a_file(deeppool, folder):
     assert not (folder / "list.json").exists()
 
 
+@pytest.mark.parametrize("what", [("--list",), ("--compare", "good.json", "slower.json")])
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        (("--device", "auto"), "--device"),
+        (("--batch-sizes", "4"), "--batch-sizes"),
+        (("--no-graphs",), "--graphs"),
+        (("--seconds", "6"), "--seconds"),
+        (("--input-shape", "8"), "--input-shape"),
+    ],
+)
+def test_options_of_measuring_are_refused_where_nothing_is_measured(deeppool, what, option, name):
+    code, out, err = deeppool("profile", *what, *option)
+    assert (code, out) == (2, "")
+    assert f"{name} is for measuring MODEL (leave it out)" in err
+
+
 def test_compare_of_two_models_is_reported_in_a_line(deeppool, folder):
     serialization.write(profile_from_times(make_graph([()]), [lambda b: 1e-3 * b]), folder / "other.json")
     code, out, err = deeppool("profile", "--compare", "good.json", "other.json")

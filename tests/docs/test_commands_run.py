@@ -80,7 +80,8 @@ def quick(words: list[str]) -> list[str]:
     # What has a shape of its own by name.
     if words[0] in ("advise", "profile", "estimate") and MODEL in made and "--input-shape" not in made:
         made += ["--input-shape", "3,32,32"]
-    less = LESS.get(words[0], ())
+    # A comparison measures nothing.
+    less = () if "--compare" in made else LESS.get(words[0], ())
     return made if any(option in made for option in less[::2]) else [*made, *less]
 
 
