@@ -73,7 +73,8 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
         raise InvalidValueError(f"cluster '{cluster.name}' has 1 GPU, so no gradients are sent (take 2 or more)")
     servers = whole_number("servers", servers, 1, gpus, "one of the GPUs each")
     global_batch = check_batch(gpus, global_batch)
-    parts, gradients = parts_of(profile, -(-global_batch // gpus), gpus)
+    batch = -(-global_batch // gpus)
+    parts, gradients = parts_of(profile, batch, gpus)
     network = Network(cluster, default_model(cluster, profile.device))
     by = partial(pattern_prices, network)
     rings = (lambda ranks, size: ("ring", by(LIBRARY)(ranks, size)[1])) if network.model == "nccl" else by("ring")
@@ -110,6 +111,7 @@ def compare_transfers(profile: Profile, cluster: Cluster, global_batch: int, *, 
         device_name=profile.device_name,
         provenance=profile.provenance,
         methods=tuple(MethodTransfers(method, plan) for method, plan in plans.items()),
+        caveats=profile.caveats(layer.name for layer in profile.graph.layers if batch > profile.batch_sizes[-1]),
     )
 
 

@@ -43,6 +43,8 @@ class TransferComparison:
     provenance: Literal["measured", "estimated"]
     """Provenance of the layer times."""
     methods: tuple[MethodTransfers, ...]
+    caveats: tuple[str, ...] = ()
+    """Uncertainties of the layer times, a sentence each."""
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -74,4 +76,4 @@ class TransferComparison:
             f"{self.model}, batch {self.global_batch} on {self.cluster.gpus} GPUs ({self.cluster.name}), predicted "
             f"from {self.provenance} layer times: {format_seconds(self.compute_time)} of computing"
         )
-        return "\n  ".join([heading, *map(str, self.methods)])
+        return "\n  ".join([heading, *map(str, self.methods), *(f"caution: {each}" for each in self.caveats)])

@@ -74,6 +74,14 @@ def test_tuned_ddp_has_a_small_first_bucket_where_that_is_faster() -> None:
     assert found.iteration_time == pytest.approx(10e-6 + sum(backward) + sent)
 
 
+def test_times_beyond_the_profiles_batches_are_said_to_be_extrapolated(compared: TransferComparison) -> None:
+    assert compared.caveats == ()
+    beyond = dp.compare_transfers(profile(), CLUSTER, 36)
+    (sentence,) = beyond.caveats
+    assert "extrapolated beyond batch 8" in sentence
+    assert str(beyond).endswith(f"\n  caution: {sentence}")
+
+
 def test_every_gradient_travels_once_or_in_two_halves(compared: TransferComparison) -> None:
     for each in compared.methods:
         times = Counter(name for transfer in each.plan.transfers for name in transfer.gradients)
