@@ -1,12 +1,15 @@
-"""What is left of a Ray that does not start."""
+"""What is left of a Ray that does not start, and of one that is stopped."""
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from deeppool.coordinator import ray_connection
+from deeppool.coordinator.ray_connection import Joined
 from deeppool.errors import RunError
 
 FAILS = """#!{python}
@@ -39,3 +42,25 @@ def test_a_ray_that_ends_while_it_starts_leaves_no_process_and_no_folder(
     worker, folder = told.read_text().split()
     assert not psutil.pid_exists(int(worker)) or psutil.Process(int(worker)).status() == psutil.STATUS_ZOMBIE
     assert not Path(folder).exists()
+
+
+WITHOUT_INIT = """
+import subprocess, time
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.processes
+def test_a_ray_has_ended_also_where_nobody_waits_for_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "state_folder", lambda: tmp_path)
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_INIT], stdout=subprocess.PIPE, text=True) as parent:
+        host = psutil.Process(int(parent.stdout.readline()))
+        before = time.monotonic()
+        ray_connection.leave(Joined("127.0.0.1:6379", host.pid))
+        seconds, status = time.monotonic() - before, host.status()
+        parent.kill()
+    assert status == psutil.STATUS_ZOMBIE
+    assert seconds < ray_connection.STOP_SECONDS / 2

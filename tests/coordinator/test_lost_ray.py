@@ -117,13 +117,13 @@ def test_a_process_of_a_stopped_ray_that_ends_by_itself_meanwhile_spares_no_othe
     with host.stdout:
         worker = psutil.Process(int(host.stdout.readline()))
 
-    def wait_too_short(processes: list[psutil.Process], timeout: float) -> tuple[list[psutil.Process], ...]:
+    def wait_too_short(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
         # The host, which is killed first, ends just after this.
         assert processes == [host, worker]
         assert host.wait(300) != 0
-        return [], processes
+        return processes
 
-    monkeypatch.setattr(psutil, "wait_procs", wait_too_short)
+    monkeypatch.setattr(ray_connection, "_wait_until_ended", wait_too_short)
     joined = Joined("127.0.0.1:1", host.pid)
     ray_connection.remember(joined)
     ray_connection.leave(joined)
