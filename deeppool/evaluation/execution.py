@@ -117,6 +117,7 @@ def execute(task: NotebookTask, sockets: Path) -> ExecutedNotebook:
             f"notebook {task.name} failed in cell {error.exec_count}: {error.ename}: {error.evalue} (see {executed})"
         ) from error
     except nbclient.exceptions.DeadKernelError as error:
+        write_report(executed, task.script)
         raise RunError(
             f"the kernel of notebook {task.name} died (out of memory? see {executed}, and the system's log)"
         ) from error

@@ -16,10 +16,11 @@ import pytest
 
 import tests.processes.children
 from deeppool.base import serialization
-from deeppool.errors import DocumentError, InvalidValueError
+from deeppool.errors import DocumentError, InvalidValueError, RunError
 from deeppool.evaluation.archive import NightlyArchive
 from deeppool.evaluation.nightly import machine_with_cores, nightly, versions
 from deeppool.evaluation.nightly_record import NightlyRun, NotebookOutcome
+from deeppool.evaluation.notebooks import evaluate
 from deeppool.evaluation.record import Evaluation
 from deeppool.evaluation.regression_report import RegressionReport
 from deeppool.processes import stop_detector
@@ -41,6 +42,7 @@ LOGS = "with open(log, 'a') as stream:\n    stream.write('run\\n')"
 """Counts the runs of a notebook in a file outside the output folder."""
 KILLS = "import psutil\npsutil.Process().parent().kill()"
 """Kills the process that runs the notebook."""
+DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 STOPS = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
 FOREVER = "import threading\nthreading.Event().wait()"
 
@@ -122,6 +124,13 @@ def test_a_failed_notebook_leaves_the_others_and_the_next_run_is_compared(notebo
     assert second.report.compared == (first.report.night,)
     assert runs(tmp_path) == 2
     assert kernels() == []
+
+
+def test_a_notebook_whose_kernel_dies_is_kept_with_its_report(tmp_path: Path) -> None:
+    write_notebook(tmp_path / "notebooks" / "01-dies.ipynb", "print('so ' + 'far')", DIES)
+    with pytest.raises(RunError, match="the kernel of notebook dies died"):
+        evaluate(["dies"], tmp_path, notebooks=tmp_path / "notebooks")
+    assert "so far" in (tmp_path / "dies" / "01-dies.html").read_text()
 
 
 @pytest.fixture
