@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deeppool.cli.options import AsJson, JobsOption, NotebooksOption
+from deeppool.cli.options import AsJson, JobsOption, NotebooksOption, refuse
 from deeppool.cli.output import progress
 from deeppool.errors import RunError
 
@@ -37,6 +37,13 @@ def evaluate(
     from deeppool.evaluation.process_pool import default_jobs
 
     if listed:
+        refuse(
+            "is for running notebooks: --list runs none (leave it out)",
+            output=folder,
+            full=full or None,
+            parameter=parameter or None,
+            jobs=jobs,
+        )
         _list(names or [], notebooks, as_json)
         return
     if folder is None:

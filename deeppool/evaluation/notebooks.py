@@ -33,24 +33,25 @@ class Notebook:
     parameters: tuple[str, ...]
     presets: dict[str, dict[str, Any]]
     """Parameters of ``quick`` and ``full``, also under ``deeppool`` in its metadata."""
+    fingerprint: str
+    """Hash of the file as it was read: one that is edited before it is executed counts as changed afterwards."""
 
     def arguments(self, preset: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the parameters of a preset, with overrides.
 
         Raises:
-            InvalidValueError: unknown parameter, for which papermill only logs a warning.
+            InvalidValueError: unknown parameter, for which papermill only logs a warning; or ``output``.
         """
-        for name in parameters:
+        found = {**self.presets.get(preset, {}), **parameters}
+        for name in found:
             if name not in self.parameters:
+                of = "" if name in parameters else f" of its preset {preset}"
                 raise InvalidValueError(
-                    f"{self.path.name} has no parameter '{name}': it has {', '.join(self.parameters) or 'none'}"
+                    f"{self.path.name} has no parameter '{name}'{of}: it has {', '.join(self.parameters) or 'none'}"
                 )
-        return {**self.presets.get(preset, {}), **parameters}
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+        if "output" in found:
+            raise InvalidValueError(f"{self.path.name} gets its output folder as 'output' (give that with -o)")
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Returns the notebook as a JSON object."""
@@ -117,6 +118,7 @@ def read_notebook(name: str, path: Path) -> Notebook:
     import papermill
 
     try:
+        fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         notebook = nbformat.read(path, as_version=4)
     except (OSError, ValueError) as error:
         raise DocumentError(f"cannot read {path} as a notebook: {error} (is it one?)") from error
@@ -137,6 +139,7 @@ def read_notebook(name: str, path: Path) -> Notebook:
         measures=bool(metadata.get("measures", False)),
         parameters=tuple(papermill.inspect_notebook(notebook)),
         presets={preset: dict(metadata.get(preset, {})) for preset in ("quick", "full")},
+        fingerprint=fingerprint,
     )
 
 

@@ -1,7 +1,9 @@
 """Notebooks by name, and what they say about themselves, before anything runs."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -51,6 +53,32 @@ def test_overrides_take_the_place_of_the_presets_values(folder: Path) -> None:
     (mine,) = choose(["mine"], folder)
     assert mine.arguments("full", {"gpus": 16}) == {"gpus": 16, "log": "x"}
     assert mine.arguments("quick", {}) == {}
+
+
+def test_a_preset_that_names_no_parameter_is_refused(folder: Path) -> None:
+    write_notebook(folder / "02-mine.ipynb", quick={"gqus": 64})
+    with pytest.raises(InvalidValueError, match=r"02-mine.ipynb has no parameter 'gqus' of its preset quick: it has"):
+        evaluate(["mine"], folder / "out", notebooks=folder)
+
+
+def test_the_output_folder_is_no_parameter_to_override(folder: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"gets its output folder as 'output' \(give that with -o\)"):
+        evaluate(["fig9"], folder / "out", parameters={"output": "elsewhere"}, notebooks=folder)
+
+
+def test_a_notebook_that_is_edited_after_it_was_read_counts_as_changed(folder: Path) -> None:
+    (before,) = choose(["fig9"], folder)
+    known = before.fingerprint
+    write_notebook(before.path, "print(gpus)")
+    (after,) = choose(["fig9"], folder)
+    assert before.fingerprint == known != after.fingerprint
+
+
+@pytest.mark.parametrize("option", [["-o", "reports"], ["--full"], ["-p", "gpus=4"], ["--jobs", "2"]])
+def test_a_list_refuses_options_of_a_run(option: list[str], folder: Path, deeppool: Callable[..., Any]) -> None:
+    code, out, err = deeppool("evaluate", "--list", "--notebooks", folder, *option)
+    assert (code, out) == (2, "")
+    assert "is for running notebooks: --list runs none" in err
 
 
 def test_a_parameter_that_one_of_the_notebooks_lacks_is_refused_before_any_runs(folder: Path) -> None:
