@@ -100,7 +100,7 @@ def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickToc
     return TickTockCosts(
         forward=sum(time.forward for time in times),
         backward=sum(time.backward for time in times) + sum(profile.update_times()),
-        exchange=network.all_reduce_time(network.cluster.gpus, profile.graph.parameter_bytes),
+        exchange=network.all_reduce_time(network.cluster.gpus, sum(profile.graph.gradient_bytes)),
         beside=min(1.0, max(0.5, beside)),
     )
 
@@ -152,7 +152,7 @@ def partition_costs(
 
 
 def predict_partitions(profile: Profile, cluster: Cluster, samples: int) -> PartitionPrediction:
-    """Returns the predicted step of as many waves as there are GPUs.
+    """Returns the predicted step of as many waves as there are GPUs; in the end each rank updates its own partition.
 
     Args:
         profile: the layer times; partitions are balanced by them.
@@ -162,9 +162,11 @@ def predict_partitions(profile: Profile, cluster: Cluster, samples: int) -> Part
     seconds = [profile.time(layer, samples).total for layer in range(len(profile.graph.layers))]
     parts = partitions(profile.graph, cluster.gpus, seconds)
     costs, rival = partition_costs(profile, parts, cluster, samples), _data_parallel(profile, cluster, samples)
-    plain = cluster.gpus * vanilla_step_time(costs)
+    updates = profile.update_times()
+    update = max(sum(updates[layer] for layer in part) for part in parts)
+    plain = cluster.gpus * vanilla_step_time(costs) + update
     fitting = rival.seconds if rival.fits(cluster.memory) else None
-    return PartitionPrediction(cluster.gpus, samples, waves_step_time(costs), plain, fitting)
+    return PartitionPrediction(cluster.gpus, samples, waves_step_time(costs) + update, plain, fitting)
 
 
 def _bytes_across(profile: Profile, last: int) -> int:

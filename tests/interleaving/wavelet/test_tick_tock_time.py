@@ -113,6 +113,13 @@ def test_a_prediction_sums_the_layers_and_all_gradients() -> None:
     assert four.gain == pytest.approx(16 / 12)
 
 
+def test_gradients_that_nobody_computes_are_not_exchanged() -> None:
+    profile = drawn_profile(2e-3, 2e-3, [8 * MB])
+    unread = replace(profile, graph=replace(profile.graph, parameter_bytes=80 * MB))
+    network = Network(Cluster(4, "by hand", 8, LINK, LINK))
+    assert tick_tock_costs(unread, network, 2) == tick_tock_costs(profile, network, 2)
+
+
 def test_a_prediction_compares_with_what_a_gpu_holds() -> None:
     """Of 5 MB a sample 14 MB hold two beside nothing; twice as many take two micro-steps, here as long as one each."""
     profile = keeping(drawn_profile(2e-3, 2e-3, [0, 0]), 5 * MB // 2)
@@ -134,6 +141,10 @@ def test_partitions_that_rotate_are_compared_with_ddp_where_a_gpu_holds_the_mode
     # Both gradients share a bucket.
     assert found.data_parallel == pytest.approx(8e-3 + 2e-3)
     assert str(found).endswith("1.68 times as fast as one rank at a time; 1.05 times as fast as DDP")
+    # An update takes twice as long where a rank updates both partitions.
+    updated = predict_partitions(replace(profile, update_per_byte=1e-3 / MB), cluster, 2)
+    for name, more in (("waves", 1e-3), ("plain", 1e-3), ("data_parallel", 2e-3)):
+        assert getattr(updated, name) == pytest.approx(getattr(found, name) + more)
     # Parameters, gradients and momentum of both are 6 MB.
     tight = predict_partitions(profile, replace(cluster, memory=5.0 * MB), 2)
     assert (tight.data_parallel, tight.gain_over_data_parallel) == (None, None)
