@@ -52,7 +52,7 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
     # A placeholder has no place for texts.
     if not original.get("height") or "t" not in original["margin"]:
         return None
-    room = max(width - MARGIN - _longer_labels(layout), LEAST_ROOM)
+    room = max(width - MARGIN - _longer_labels(figure, layout), LEAST_ROOM)
     title = _wrapped(original["title"], room / TITLE_CHARACTER)
     subtitle = _fitted(original["subtitle"], meta.get("subtitle"), room / CHARACTER)
     above = TITLE_LINE * _more_lines(title, original["title"]) + SUBTITLE_LINE * _more_lines(
@@ -125,10 +125,14 @@ def _original(layout: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _longer_labels(layout: dict[str, Any]) -> float:
-    """Returns the pixels by which the named ticks left of the panels make the margin wider."""
+def _longer_labels(figure: go.Figure, layout: dict[str, Any]) -> float:
+    """Returns the pixels by which the named ticks and categories left of the panels make the margin wider."""
     axes = [axis for name, axis in layout.items() if name.startswith("yaxis") and axis.get("side") != "right"]
     labels = [str(label) for axis in axes for label in axis.get("ticktext") or () if axis.get("visible") is not False]
+    rows = (getattr(trace, "y", None) for trace in figure.data)
+    labels += [
+        label for found in rows if found is not None and len(found) and isinstance(found[0], str) for label in found
+    ]
     longest = max((len(re.sub(r"<[^>]+>", "", html.unescape(label))) for label in labels), default=0)
     return max(0.0, TICK_CHARACTER * longest + TICK_PADDING - LABEL_MARGIN)
 

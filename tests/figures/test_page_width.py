@@ -121,6 +121,17 @@ def test_what_has_room_is_left_alone() -> None:
     assert page_layout(go.Figure(layout={"height": 400}), 360) is None
 
 
+def test_long_categories_leave_less_room_for_the_texts() -> None:
+    def room(*names: str) -> float:
+        bars = go.Figure(go.Bar(orientation="h", x=[1, 2], y=names))
+        figure = theme.apply_theme(bars, title="Bars", subtitle="word " * 40, plot_height=200)
+        lines = fitted(figure, 480).layout.title.subtitle.text.split("<br>")
+        return max(map(len, lines)) * CHARACTER
+
+    assert 300 < room("a", "b") <= 480 - MARGIN
+    assert room("a", "a category of thirty letters xx") <= 480 - MARGIN - (7.4 * 31 + 20 - 64)
+
+
 def test_long_names_of_rows_leave_less_room_for_the_texts() -> None:
     before = figure_of("timeline")
     long = go.Figure(before).update_yaxes(ticktext=["GPU 10240–20479", "GPU 20480–40959"])
