@@ -155,7 +155,7 @@ def _limit(plan: Plan, axis: dict[str, object], dark: bool) -> tuple[list[dict[s
     style = {"dash": "dash", "width": 1.5, "color": theme.VERMILLION}
     line = {"type": "line", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": style, **place}
     label = {
-        "text": f"limit {limit:g}",
+        "text": f"limit {limit:g}{' of the iteration' * (plan.limit_scope == 'iteration')}",
         "font": {"color": theme.VERMILLION},
         "bgcolor": theme.paper(dark=dark),
         "showarrow": False,

@@ -234,14 +234,15 @@ def _what(plan: Plan, shown: range, nodes: Sequence[PlanNode]) -> str:
 
 
 def _colour_axis(plan: Plan, nodes: Sequence[PlanNode], colour_by: PlanQuantity, dark: bool) -> dict[str, object]:
-    """Returns a colour axis from one GPU to all of them, or from 1 to the limit or the largest amplification."""
+    """Returns a colour axis from one GPU to all of them, or from 1 to a layer's limit or the largest amplification."""
     if colour_by == "gpus":
         low, high = 0.0, math.log2(plan.gpus) or 1.0
         step = -(-(plan.gpus.bit_length()) // 8)
         ticks = {float(power): f"{2**power:,}" for power in range(0, plan.gpus.bit_length(), step)}
         title = "GPUs"
     else:
-        limit = plan.amplification_limit
+        # One of the iteration does not bound a layer.
+        limit = plan.amplification_limit if plan.limit_scope == "layer" else None
         most = max(node.amplification for node in nodes)
         low, high = min(1.0, *(node.amplification for node in nodes)), max(most, limit or 1.0, 1.1)
         ticks = {value: f"{value:.2f}" for value in (low, (low + high) / 2, high)}

@@ -55,6 +55,11 @@ def test_the_limit_is_a_labelled_line_inside_the_panel():
     assert figure.layout.yaxis3.range[1] > 2.0
 
 
+def test_a_limit_of_the_iteration_is_named_so():
+    figure = figures.layers(replace(deep_plan(3), limit_scope="iteration"))
+    assert "limit 2 of the iteration" in [note.text for note in figure.layout.annotations]
+
+
 def test_a_plan_without_a_limit_has_no_line():
     assert figures.layers(deep_plan(3, limit=None)).layout.shapes == ()
 

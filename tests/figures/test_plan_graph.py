@@ -64,6 +64,9 @@ def test_a_node_has_the_gpus_time_and_amplification_of_its_layer() -> None:
     assert nodes(by_amplification)["fc"][2] == pytest.approx(8 / 6)
     assert "limit 2" in by_amplification.layout.coloraxis.colorbar.ticktext
     assert "GPUs of 2 layers" in figures.plan_graph(plan).layout.title.text
+    # A limit of the iteration bounds no layer.
+    of_all = figures.plan_graph(replace(plan, limit_scope="iteration"), colour_by="amplification")
+    assert not [text for text in of_all.layout.coloraxis.colorbar.ticktext if "limit" in text]
 
 
 def test_the_layers_of_a_module_are_weighted_by_their_time() -> None:
