@@ -90,7 +90,7 @@ class ScheduledTraining:
         self._run: PlannedRun | None = None
         self._trial: PlanTrial | None = None
         self._before: Moments | None = None
-        """Moments of the last iteration by the plan."""
+        """Moments of the last iteration by the plan; None if the last one summed its gradients before its step."""
         self._shown: tuple[tuple[Moments, Moments], Sequence[SentTransfer]] | None = None
         self._hooks = [
             model.register_state_dict_pre_hook(lambda *_: self.drain()),
@@ -117,6 +117,7 @@ class ScheduledTraining:
             )
         if self._run is None or self._summed:
             self.sum_gradients()
+            self._before = None
             self._optimizer.step()
             if self._deferred.clears:
                 self._optimizer.zero_grad(set_to_none=True)

@@ -132,6 +132,21 @@ def test_parameters_that_a_hook_of_their_module_reads_are_updated_before_it(grou
     torch.testing.assert_close(plain.direction, planned.direction)
 
 
+def test_a_timeline_is_of_two_iterations_in_a_row(group: ScheduleGroup) -> None:
+    """One whose gradients are summed before its step, as for their norm, is not shown: its transfers hide nothing."""
+    model, shown = Alternating(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with ScheduledTraining(model, optimizer, PREDICTED, CLUSTER, group) as training:
+        for update in range(9):
+            model(torch.ones(2), True).square().sum().backward()
+            if update == 6:
+                training.clip_grad_norm_(1.0)
+            training.step()
+            shown.append(training.timeline)
+    assert shown[4] != shown[5] != shown[8]
+    assert shown[5] == shown[6] == shown[7]
+
+
 def test_a_step_without_a_forward_of_the_model_itself_is_refused(group: ScheduleGroup) -> None:
     model = Alternating()
     training = ScheduledTraining(model, torch.optim.SGD(model.parameters(), lr=1.0), PREDICTED, CLUSTER, group)
