@@ -46,6 +46,8 @@ class CrossoverJob:
     resumed_from: str | None = None
     checkpoint: str | None = None
     """Last checkpoint, or None."""
+    left: bool = False
+    """Whether it left before the end; the rounds of the record are without it."""
 
     def __str__(self) -> str:
         loss = f", loss {format_loss(self.losses[0])} → {format_loss(self.losses[-1])}" if self.losses else ""
@@ -58,7 +60,9 @@ class CrossoverJob:
                 f"{format_seconds(self.costs.communication)} a step"
             )
         )
-        return f"{self.name}: {self.updates} updates of batch {self.global_batch}{loss}{costs}{kept}"
+        return (
+            f"{self.name}: {self.updates} updates of batch {self.global_batch}{loss}{costs}{kept}{'; left' * self.left}"
+        )
 
 
 def check_spans(spans: Sequence[CrossoverSpan], ranks: int) -> None:
@@ -81,7 +85,7 @@ class CrossoverRecord:
     all_reduce: str
     """Name of the pattern that summed gradients."""
     round_times: tuple[float, ...]
-    """Seconds of each round in which all jobs settled a step and computed one."""
+    """Seconds of each round in which all jobs settled a step and computed one, since one joined or left last."""
     spans: tuple[CrossoverSpan, ...]
     """Activity of every rank in a few such rounds, measured."""
     planned: float | None
@@ -101,18 +105,19 @@ class CrossoverRecord:
 
     @property
     def costs(self) -> tuple[JobCosts, ...]:
-        """Costs of all jobs as measured in this training, where they are known."""
-        return tuple(job.costs for job in self.jobs if job.costs is not None)
+        """Costs of the jobs that have not left, as measured in this training; empty: not all are known."""
+        found = [job.costs for job in self.jobs if not job.left]
+        return tuple(costs for costs in found if costs is not None) if None not in found else ()
 
     @property
     def predicted(self) -> float | None:
         """Round time by the formula, from the costs measured in this training; None: not all are known."""
-        return crossover_round_time(self.costs) if len(self.costs) == len(self.jobs) else None
+        return crossover_round_time(self.costs) if self.costs else None
 
     @property
     def sequential(self) -> float | None:
         """Time of one step of each job one after the other, by the formula, from the same costs."""
-        return sequential_round_time(self.costs) if len(self.costs) == len(self.jobs) else None
+        return sequential_round_time(self.costs) if self.costs else None
 
     def __str__(self) -> str:
         lines = [f"{len(self.jobs)} jobs on {self.ranks} ranks of {self.device_name}, all-reduce: {self.all_reduce}"]

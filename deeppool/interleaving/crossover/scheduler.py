@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -204,7 +204,9 @@ class CrossoverScheduler:
                         on_progress(f"training {', '.join(self._members)}", self._share())
                     if on_round is not None:
                         on_round({name: member.steps for name, member in self._members.items()})
-                    self._make_changes()
+                    if self._make_changes():
+                        # Those of other jobs take another time.
+                        rounds = []
                 for name in self._members:
                     self._save(name)
         finally:
@@ -282,7 +284,7 @@ class CrossoverScheduler:
         def leave() -> None:
             self._save(name)
             self._ranks().remove(name)
-            self._ended.append(self._job(name))
+            self._ended.append(replace(self._job(name), left=True))
             self._members.pop(name)
 
         self._at_boundary(leave)
@@ -292,9 +294,12 @@ class CrossoverScheduler:
         if not self._training:
             self._make_changes()
 
-    def _make_changes(self) -> None:
+    def _make_changes(self) -> bool:
+        """Lets jobs join and leave; whether any did."""
+        changed = bool(self._waiting)
         while self._waiting:
             self._waiting.pop(0)()
+        return changed
 
     def _ranks(self) -> CrossoverRanks:
         if self._running is None:

@@ -1,6 +1,7 @@
 """Predicted times against the longest path through everything that waits for something."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeppool.errors import InvalidValueError
+from deeppool.interleaving.crossover.record import CrossoverJob, CrossoverRecord
 from deeppool.interleaving.crossover.round_time import (
     JobCosts,
     apart_round_time,
@@ -96,3 +98,16 @@ def test_costs_are_finite_numbers(costs: dict[str, Any], message: str) -> None:
 def test_costs_must_be_positive() -> None:
     with pytest.raises(InvalidValueError, match=r"costs of 'a' must be positive and finite, got 0 s of computing"):
         JobCosts("a", 0.0, 1.0)
+
+
+def test_the_formula_of_a_record_is_of_the_jobs_that_have_not_left() -> None:
+    def job(name: str, compute: float, **more: bool) -> CrossoverJob:
+        return CrossoverJob(name, 8, 3, (), JobCosts(name, compute, 1.0), **more)
+
+    jobs = (job("a", 2.0), job("b", 3.0), job("gone", 5.0, left=True))
+    record = CrossoverRecord(jobs, 2, "cpu", "by hand", "library", (5.5,), (), None, "2026-11-29", {})
+    assert (record.predicted, record.sequential) == (5.0, 7.0)
+    assert "the formula says 5 s, +10 %)" in str(record)
+    assert str(record).endswith("communicates 1 s a step; left")
+    unknown = replace(record, jobs=(*jobs, CrossoverJob("late", 8, 1, (), None)))
+    assert (unknown.predicted, unknown.sequential) == (None, None)

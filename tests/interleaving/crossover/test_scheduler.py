@@ -66,6 +66,9 @@ def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> Non
     assert len(found["Sequential-4"].losses) == 5
     assert found["Sequential-3"].updates == 3 + FIRST_ROUNDS
     assert (found["Sequential-5"].updates, found["Sequential-5"].checkpoint) == (0, None)
+    assert [name for name, job in found.items() if job.left] == ["Sequential-3", "Sequential-5"]
+    # The first one has its updates when the change is made: no round is of all jobs from then on.
+    assert record.round_times == ()
     assert dp.load(dp.save(record, tmp_path / "record.json")) == record
     assert "Sequential-2: 12 updates of batch 8, loss" in str(record)
 
