@@ -111,7 +111,8 @@ def profile(
     versions = package_versions("deeppool", "torch")
     method = _method(place, graphs)
     conditions = json.dumps([captured.graph.fingerprint, *_conditions(place, precision, threads, graphs, ranks)])
-    _check_memory(captured, sizes[-1], place, precision, ranks)
+    with place.times_only():
+        _check_memory(captured, sizes[-1], place, precision, ranks)
     log = MeasurementLog(log_path, conditions)
     memory: dict[int, DeviceMemory] = {}
     # As in the processes that train.

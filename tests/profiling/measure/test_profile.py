@@ -2,6 +2,7 @@
 
 import json
 from importlib import metadata
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -490,6 +491,11 @@ def test_a_batch_beyond_the_memory_is_refused_before_it_runs(model, measured, mo
     with pytest.raises(ProfileError, match=r"an iteration of Small at batch 2 needs .*, and 1000 B are free on"):
         profile(model, device="cpu", batch_sizes=SIZES)
     assert measured == []
+
+
+def test_a_gpu_that_is_not_here_needs_no_memory_of_this_machine(monkeypatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert profile(capture(Small(), (8,)), device="emulated:h200", batch_sizes=SIZES).batch_sizes == SIZES
 
 
 @pytest.mark.parametrize(
