@@ -91,8 +91,9 @@ def _data_parallel(profile: Profile, cluster: Cluster, samples: int) -> DataPara
 def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickTockCosts:
     """Returns the parts of an iteration with some samples on each GPU.
 
-    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples; on a core they share
-    its time. The update counts as the end of the backward.
+    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples, which is too fast
+    where weights are most of what a pass reads; on a core they share its time. The update counts as the end of the
+    backward.
     """
     times = [profile.time(layer, samples) for layer in range(len(profile.graph.layers))]
     alone, doubled = (profile.step_time(batch) for batch in (samples, 2 * samples))
