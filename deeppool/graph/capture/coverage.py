@@ -11,14 +11,12 @@ from torch import fx
 from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.functionalize import DROPOUTS
 from deeppool.graph.capture.grouping import operator_name
 from deeppool.graph.capture.index_ranges import value_count
 from deeppool.graph.layer import LayerGraph
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, decompose, parts_of
 from deeppool.units import format_bytes, format_count
-
-DROPOUT = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-"""Operators whose masks depend on the sample and not on the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def _draws_on_each_rank(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    if operator_name(node) in DROPOUT:
+    if operator_name(node) in DROPOUTS:
         return False
     names = [argument.name for argument in target._schema.arguments]
     given = {argument.name: argument.default_value for argument in target._schema.arguments}

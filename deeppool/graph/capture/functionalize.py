@@ -4,12 +4,14 @@
 ``x[:, 1:] = y``, creates a new tensor: ``x = slice_scatter(x, y, …)``.
 """
 
+import operator
 from typing import Any
 
 import torch
 from torch import fx
 
 from deeppool.errors import CaptureError
+from deeppool.graph.capture.grouping import operator_name
 
 aten = torch.ops.aten
 RENAMED: dict[Any, Any] = {
@@ -22,18 +24,23 @@ WHOLE_OF_PART: dict[Any, Any] = {
     aten.select.int: aten.select_scatter.default,
 }
 """Views of a part of a tensor, and the operators that replace that part."""
+DROPOUTS = frozenset(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"))
+"""Operators whose masks depend on the sample and not on the plan."""
+Memory = dict[fx.Node, fx.Node]
+"""Per node, the first one whose memory it refers to."""
 
 
 def remove_in_place(graph: fx.Graph, name: str) -> None:
     """Replaces in-place operators such as ``relu_``; removes BatchNorm's counters and dead operators."""
+    memory = memory_of(graph)
     for node in list(graph.nodes):
         target = node.target
-        if not _is_write(node):
+        if not is_write(node):
             continue
         written = node.args[0]
-        state = _base(written) if isinstance(written, fx.Node) else node
+        state = memory[written] if isinstance(written, fx.Node) else node
         if state.op == "get_attr":
-            is_counter = not state.meta["val"].is_floating_point() and all(map(_is_write, {*state.users, *node.users}))
+            is_counter = not state.meta["val"].is_floating_point() and all(map(is_write, {*state.users, *node.users}))
             if not is_counter:
                 raise CaptureError(
                     f"{name} writes its state {state.target} in place by {target}: layers may only update the "
@@ -48,7 +55,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
         wholes = _wholes(written)
-        if _has_other_readers(node, [written, *wholes]):
+        if _has_other_readers(node, [written, *wholes], memory):
             raise CaptureError(
                 f"{name} writes {written.name} in place and reads the same memory by another view: "
                 "write out of place there (relu, not relu_)"
@@ -59,7 +66,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         if target is aten.copy_.default:
             _copy(node, written)
         _redirect_readers(node, written)
-        _update_wholes(graph, node, written, wholes)
+        _update_wholes(graph, node, written, wholes, memory)
     for node in reversed(list(graph.nodes)):
         if node.op in ("call_function", "call_module") and not node.users:
             graph.erase_node(node)
@@ -83,18 +90,40 @@ def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
     return (*node.args, *(argument.default_value for argument in positional[len(node.args) :]))
 
 
-def _is_write(node: fx.Node) -> bool:
+def is_write(node: fx.Node) -> bool:
     """Whether an operator writes in place: ``relu_``, but not ``__and__``."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.name.endswith("_") and schema.is_mutable
 
 
-def _base(node: fx.Node) -> fx.Node:
-    """Returns the node whose memory a view refers to; for other nodes the node itself."""
+def memory_of(graph: fx.Graph) -> Memory:
+    """Returns the memory to which each node refers: for a view that of the viewed tensor, else its own."""
+    found: Memory = {}
+    for node in graph.nodes:
+        source = node.args[0] if node.args and _refers(node, found) else None
+        found[node] = found[source] if isinstance(source, fx.Node) else node
+    return found
+
+
+def _refers(node: fx.Node, memory: Memory) -> bool:
+    """Whether an operator's result is the memory of its first argument, or may be."""
+    if node.target is operator.getitem:
+        # Of several views, not of several results.
+        return memory.get(node.args[0]) is not node.args[0]  # type: ignore[call-overload]
     schema = getattr(node.target, "_schema", None)
-    is_view = schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
-    source = node.args[0] if is_view and node.args else None
-    return _base(source) if isinstance(source, fx.Node) else node
+    if schema is None or is_write(node):
+        return schema is not None
+    return _returns_its_argument(node) or (not schema.is_mutable and any(each.alias_info for each in schema.returns))
+
+
+def _returns_its_argument(node: fx.Node) -> bool:
+    """Whether an operator does nothing and returns the tensor that it reads, which its schema does not say."""
+    name = operator_name(node)
+    if name in DROPOUTS:
+        _, probability, trains = node.args
+        return not (probability and trains)
+    source = node.args[0] if name == "type_as" else None
+    return isinstance(source, fx.Node) and bool(source.meta["val"].dtype == node.meta["val"].dtype)
 
 
 def _wholes(part: fx.Node) -> list[fx.Node]:
@@ -106,11 +135,12 @@ def _wholes(part: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _update_wholes(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx.Node]) -> None:
+def _update_wholes(graph: fx.Graph, new: fx.Node, part: fx.Node, wholes: list[fx.Node], memory: Memory) -> None:
     """Inserts a new part into the tensors it was sliced from, for their later readers."""
     for whole in wholes:
         with graph.inserting_before(new.next):
             scatter = _scatter(graph, whole, new, part)
+        memory[scatter] = memory[whole]
         _redirect_readers(scatter, whole)
         new, part = scatter, whole
 
@@ -136,13 +166,11 @@ def _scatter(graph: fx.Graph, whole: fx.Node, new: fx.Node, part: fx.Node) -> fx
     return call(aten.view_as_complex.default, (scatter,), value)
 
 
-def _has_other_readers(node: fx.Node, known: list[fx.Node]) -> bool:
+def _has_other_readers(node: fx.Node, known: list[fx.Node], memory: Memory) -> bool:
     """Whether an operator after ``node`` reads the memory that it writes through a view other than ``known``."""
-    aliases = [_base(known[0])]
-    for alias in aliases:
-        aliases += [user for user in alias.users if user < node and user.args[0] is alias and _base(user) is aliases[0]]
-    others = [alias for alias in aliases if alias not in known and alias.op == "call_function"]
-    return any(node < user for alias in others for user in alias.users)
+    first = memory[known[0]]
+    others = [other for other, held in memory.items() if held is first and other not in known and other < node]
+    return any(node < user for other in others for user in other.users)
 
 
 def _redirect_readers(node: fx.Node, written: fx.Node) -> None:

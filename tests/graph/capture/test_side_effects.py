@@ -1,0 +1,105 @@
+"""What a forward does beside computing values: it is captured as torch runs it, or refused in one line."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import deeppool as dp
+from deeppool.errors import CaptureError
+
+Forward = Callable[["Model", torch.Tensor], torch.Tensor]
+
+
+class Model(nn.Module):
+    """Two layers for a function to use, and a head."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.run = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.run(self, x))
+
+
+def check_training(model: nn.Module, batches: tuple[int, ...] = (5, 8, 3)) -> None:
+    """Captures a model and checks that its program trains as the model itself."""
+    own = copy.deepcopy(model)
+    captured = dp.capture(model, (8,))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (own, captured.source)]
+    for batch in batches:
+        x, target = torch.randn(batch, 8), torch.randint(4, (batch,))
+        losses = functional.cross_entropy(own(x.clone()), target), captured.program(x.clone(), target)
+        torch.testing.assert_close(*losses)
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.testing.assert_close(captured.source.state_dict(), own.state_dict())
+
+
+# -- memory that is written and read by several views -------------------------------------------------
+
+
+def view_of_the_input(model: Model, x: torch.Tensor) -> torch.Tensor:
+    x.view(-1).mul_(2)
+    return model.first(x)
+
+
+def half_of_the_input(model: Model, x: torch.Tensor) -> torch.Tensor:
+    x.chunk(2, 1)[0].mul_(2)
+    return model.first(x)
+
+
+def half_without_gradient(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x).detach()
+    y.split(4, 1)[1].mul_(2)
+    return model.second(y)
+
+
+def dropout_of_nothing(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    # It returns y itself.
+    return y + functional.relu_(functional.dropout(y, 0.0))
+
+
+def overlapping_parts(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    left = y[:, :4]
+    left.mul_(2)
+    y[:, 2:6].mul_(2)
+    return torch.cat([left, y[:, 4:]], 1)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [view_of_the_input, half_of_the_input, half_without_gradient, dropout_of_nothing, overlapping_parts],
+)
+def test_memory_that_is_written_by_one_view_and_read_by_another_is_refused(forward: Forward) -> None:
+    with pytest.raises(CaptureError, match="in place and reads the same memory by another view"):
+        dp.capture(Model(forward), (8,))
+
+
+def dropout_of_some(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    return y + 0 * functional.relu_(functional.dropout(y, 0.5)) + functional.relu_(y.double()).float()
+
+
+def parts_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
+    x[:, 0] = 1
+    y = model.first(x).mul_(2)
+    z = torch.zeros_like(y)
+    for index in range(8):
+        z[:, index] = y[:, 7 - index]
+        z[:, :index].add_(1)
+    return z
+
+
+@pytest.mark.parametrize("forward", [dropout_of_some, parts_in_turn])
+def test_memory_that_is_written_by_one_view_and_read_by_that_is_captured(forward: Forward) -> None:
+    check_training(Model(forward))
