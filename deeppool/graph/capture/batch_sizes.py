@@ -1,12 +1,16 @@
 """Sizes that a program computes from the batch: a layer run alone must know them from its own batch."""
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from deeppool.errors import CaptureError
 from deeppool.graph.layer import Layer
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 TRIED_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 25, 49, 60, 1009)
 
@@ -28,6 +32,35 @@ def multiple_of_batch(size: object, symbols: Collection[str]) -> int | None:
     multiple, rest = divmod(values[-1], TRIED_BATCHES[-1])
     fits = all(value == multiple * batch for value, batch in zip(values, TRIED_BATCHES, strict=True))
     return multiple if fits and multiple and not rest else None
+
+
+def check_paths(exported: "ExportedProgram", name: str) -> None:
+    """Raises for code that takes another path at another batch: a graph holds the path of the example's alone.
+
+    torch.export keeps what it compared sizes with as ranges of the batch, and as assertions in the graph. A batch of 1
+    is no example of the others: torch may compute it by a path of its own.
+    """
+    tried = TRIED_BATCHES[1:]
+    for symbol, bounds in exported.range_constraints.items():
+        if not all(bounds.lower <= batch <= bounds.upper for batch in tried):
+            raise _other_path(name, f"{bounds.lower} <= batch <= {bounds.upper}", {symbol})
+    for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        condition = node.args[0].meta["val"] if isinstance(node.args[0], fx.Node) else None
+        if not isinstance(condition, torch.SymBool):
+            continue
+        expression = condition.node.expr
+        batches = expression.free_symbols & set(exported.range_constraints)
+        if any(expression.subs(dict.fromkeys(batches, batch)) == False for batch in tried):  # noqa: E712  # of sympy
+            raise _other_path(name, str(expression), batches)
+
+
+def _other_path(name: str, condition: str, symbols: Collection[Any]) -> CaptureError:
+    for symbol in symbols:
+        condition = condition.replace(str(symbol), "batch")
+    return CaptureError(
+        f"{name} computes otherwise unless {condition}: each GPU has only some of the samples, so the graph must be "
+        "the same for every batch (compare no size with that of the batch)"
+    )
 
 
 def check_sizes(

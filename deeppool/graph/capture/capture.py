@@ -25,7 +25,7 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import seed_number
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
-from deeppool.graph.capture.batch_sizes import check_sizes
+from deeppool.graph.capture.batch_sizes import check_paths, check_sizes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.constants import fold_constants
 from deeppool.graph.capture.custom_gradients import GRADIENTS, check_gradients, lost_backwards
@@ -167,6 +167,7 @@ def _capture_module(
     fold_constants(program, exported.graph_signature.lifted_tensor_constants)
     remove_in_place(program.graph, name)
     check_sample_independence(program, name)
+    check_paths(exported, name)
     surround_by_autocast(program.graph)
     program.recompile()
     report(f"layers of {name}", 0.7)

@@ -109,7 +109,7 @@ def _refers(node: fx.Node, memory: Memory) -> bool:
     """Whether an operator's result is the memory of its first argument, or may be."""
     if node.target is operator.getitem:
         # Of several views, not of several results.
-        return memory.get(node.args[0]) is not node.args[0]  # type: ignore[call-overload]
+        return memory[node.all_input_nodes[0]] is not node.args[0]
     schema = getattr(node.target, "_schema", None)
     if schema is None or is_write(node):
         return schema is not None
@@ -120,7 +120,7 @@ def _returns_its_argument(node: fx.Node) -> bool:
     """Whether an operator does nothing and returns the tensor that it reads, which its schema does not say."""
     name = operator_name(node)
     if name in DROPOUTS:
-        _, probability, trains = node.args
+        probability, trains = node.args[1:3]
         return not (probability and trains)
     source = node.args[0] if name == "type_as" else None
     return isinstance(source, fx.Node) and bool(source.meta["val"].dtype == node.meta["val"].dtype)

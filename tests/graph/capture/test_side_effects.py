@@ -103,3 +103,27 @@ def parts_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("forward", [dropout_of_some, parts_in_turn])
 def test_memory_that_is_written_by_one_view_and_read_by_that_is_captured(forward: Forward) -> None:
     check_training(Model(forward))
+
+
+# -- control flow -------------------------------------------------------------------------------------
+
+
+def large_batch(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) * 2 if x.shape[0] >= 6 else model.first(x)
+
+
+def even_batch(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) * 2 if x.shape[0] % 2 == 0 else model.first(x)
+
+
+def batch_of_four(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) * (2 if max(x.shape[0], 4) > 4 else 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "condition"),
+    [(large_batch, "2 <= batch <= 5"), (even_batch, r"Ne\(Mod\(batch, 2\), 0\)"), (batch_of_four, "Max")],
+)
+def test_another_path_at_another_batch_is_refused(forward: Forward, condition: str) -> None:
+    with pytest.raises(CaptureError, match=f"^Model computes otherwise unless {condition}"):
+        dp.capture(Model(forward), (8,))
