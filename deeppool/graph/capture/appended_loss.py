@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from deeppool.base.number_checks import shown
 from deeppool.errors import CaptureError, InvalidValueError
+from deeppool.graph.capture.batch_sizes import check_paths
 from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes
@@ -83,6 +84,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         exported = _export(module, examples, scores, candidates, name, check=loss is not None)
     if lost:
         _check_gradients(module, exported, lost, name)
+    check_paths(exported, f"the loss of {name}")
     _check_no_parameters(exported, program, name)
     devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
     # The model lies where its user put it, also on a device that this package does not know; the examples on the host.

@@ -127,3 +127,10 @@ def batch_of_four(model: Model, x: torch.Tensor) -> torch.Tensor:
 def test_another_path_at_another_batch_is_refused(forward: Forward, condition: str) -> None:
     with pytest.raises(CaptureError, match=f"^Model computes otherwise unless {condition}"):
         dp.capture(Model(forward), (8,))
+
+
+def test_another_loss_at_another_batch_is_refused() -> None:
+    with pytest.raises(CaptureError, match="of Linear computes otherwise unless 2 <= batch"):
+        dp.capture(
+            nn.Linear(8, 4), (8,), loss=lambda x, y: functional.cross_entropy(x, y) * (2 if y.shape[0] > 15 else 1)
+        )
