@@ -34,6 +34,7 @@ from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
 from deeppool.graph.capture.layer_records import describe_layers
 from deeppool.graph.capture.one_at_a_time import one_at_a_time
+from deeppool.graph.capture.python_state import check_repeats, noting_changes
 from deeppool.graph.capture.regions import inline_regions, read_extremes, surround_by_autocast
 from deeppool.graph.capture.sample_independence import check_sample_independence
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
@@ -149,8 +150,10 @@ def _capture_module(
     report: Progress,
 ) -> CapturedModel:
     report(f"exporting {name}", 0.2)
+    changed: list[str] = []
     with lost_backwards() as lost:
-        exported = _export_model(module, name, inputs, lost)
+        exported = _export_model(module, name, inputs, lost, changed)
+    _check_repeats(module, exported, inputs, changed, name)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
     inline_regions(program)
@@ -196,7 +199,9 @@ def no_module(model: object) -> str:
 # -- export -----------------------------------------------------------------------------------------
 
 
-def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...], lost: Sequence[str]) -> "ExportedProgram":
+def _export_model(
+    module: nn.Module, name: str, inputs: tuple[Input, ...], lost: Sequence[str], changed: list[str]
+) -> "ExportedProgram":
     """Exports with a dynamic batch; converts export's failures to one-line errors.
 
     Args:
@@ -204,6 +209,7 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...], lost:
         name: its name, for errors.
         inputs: its inputs.
         lost: what it runs of which torch.export loses the backward, known at the end.
+        changed: gets the names of values of its modules that its forward changes.
     """
     if getattr(module.forward, "__func__", None) is nn.Module.forward:
         raise CaptureError(
@@ -214,7 +220,7 @@ def _export_model(module: nn.Module, name: str, inputs: tuple[Input, ...], lost:
     path: list[str] = []
     drawn = _host_random_state()
     try:
-        with quiet(), _tracking(module, path):
+        with quiet(), _tracking(module, path), noting_changes(module, changed):
             exported = torch.export.export(
                 module,
                 positional,
@@ -318,6 +324,20 @@ def _check_gradients(
         trained,
         list(module.buffers()),
     )
+
+
+def _check_repeats(
+    module: nn.Module, exported: "ExportedProgram", inputs: tuple[Input, ...], changed: list[str], name: str
+) -> None:
+    """Raises if a model computes something else on the same samples when it runs again."""
+    constants = exported.graph_signature.lifted_tensor_constants
+    held = [each for each in constants if not each.startswith("lifted_tensor")]
+
+    def run(model: nn.Module) -> Any:
+        positional, named = _examples(module, inputs, random=True)
+        return model(*positional, **named)
+
+    check_repeats(module, list(dict.fromkeys([*changed, *held])), run, name)
 
 
 def _check_operators(program: fx.GraphModule, name: str) -> None:

@@ -134,3 +134,85 @@ def test_another_loss_at_another_batch_is_refused() -> None:
         dp.capture(
             nn.Linear(8, 4), (8,), loss=lambda x, y: functional.cross_entropy(x, y) * (2 if y.shape[0] > 15 else 1)
         )
+
+
+# -- values that modules hold -------------------------------------------------------------------------
+
+
+def holding(**values: object) -> nn.Module:
+    """Returns a model with values of its own, of which a forward uses what its name says."""
+    (name,) = values
+    model = Model(globals()[f"{name}_used"])
+    vars(model).update(values)
+    return model
+
+
+def calls_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.calls += 1
+    return model.first(x) * min(1.0, model.calls / 4)
+
+
+def later_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.later += 1
+    return model.first(x) if model.later < 500 else model.second(x)
+
+
+def seen_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.seen.append(1)
+    return model.first(x) * len(model.seen)
+
+
+def found_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    scale = model.found.setdefault("scale", 1.0)
+    model.found["scale"] = scale / 2
+    return model.first(x) * scale
+
+
+def mean_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x) - model.mean
+    model.mean = model.mean * 0.5 + 0.5 * model.first.bias.detach()
+    return y
+
+
+def count_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.count += 1
+    return model.first(x) * model.count
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"calls": 0},
+        {"later": 0},
+        {"seen": []},
+        {"found": {}},
+        {"mean": torch.zeros(8)},
+        {"count": torch.zeros(8)},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_value_that_forwards_change_and_read_is_refused(values: dict[str, object]) -> None:
+    (name,) = values
+    with pytest.raises(
+        CaptureError, match=f"computes something else each time it runs, as its forward changes {name}:"
+    ):
+        dp.capture(holding(**values), (8,))
+
+
+def log_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    """Keeps a mask that is the same each time, and what only others read."""
+    model.log.append(len(model.log))
+    if not hasattr(model, "mask"):
+        model.mask = torch.ones(8)
+    model.last = model.first(x) * model.mask
+    return model.last * 2
+
+
+def test_a_value_that_forwards_change_and_do_not_read_is_captured_and_put_back() -> None:
+    model = holding(log=[])
+    captured = dp.capture(model, (8,))
+    assert model.log == []
+    assert not hasattr(model, "last")
+    assert not hasattr(model, "mask")
+    captured.copy()
+    check_training(model)
