@@ -153,6 +153,7 @@ def _capture_module(
     changed: list[str] = []
     with lost_backwards() as lost:
         exported = _export_model(module, name, inputs, lost, changed)
+    _check_memory(module, name)
     _check_repeats(module, exported, inputs, changed, name)
     program = exported.module(check_guards=False)
     assert isinstance(program, fx.GraphModule)
@@ -324,6 +325,23 @@ def _check_gradients(
         trained,
         list(module.buffers()),
     )
+
+
+def _check_memory(module: nn.Module, name: str) -> None:
+    """Raises for a parameter in the memory of another one, or of a buffer: ranks and copies hold each by itself."""
+    first: dict[tuple[torch.device, int], str] = {}
+    for key, value in (*module.named_parameters(), *module.named_buffers()):
+        # Subclasses may have no memory.
+        if type(value) not in (nn.Parameter, torch.Tensor) or value.is_meta or not value.numel():
+            continue
+        place = value.device, value.data_ptr()
+        if place in first:
+            raise CaptureError(
+                f"{first[place]} and {key} of {name} are two tensors in the same memory, which copies of the model "
+                "would not be (assign the parameter itself, as in decoder.weight = encoder.weight)"
+            )
+        if isinstance(value, nn.Parameter):
+            first[place] = key
 
 
 def _check_repeats(

@@ -21,10 +21,10 @@ TOLERANCE = 1e-3
 
 @contextlib.contextmanager
 def lost_backwards() -> Iterator[list[str]]:
-    """Yields what runs of which torch.export loses the backward: autograd functions, hooks on tensors, gradients."""
+    """Yields what runs of which torch.export loses the backward: functions, hooks, gradients, modes."""
     names: list[str] = []
     original, registered = vars(torch.autograd.Function)["apply"], torch.Tensor.register_hook
-    differentiate = torch.autograd.grad
+    differentiate, entered = torch.autograd.grad, torch.inference_mode.__enter__
 
     def apply(function: type, *args: Any, **kwargs: Any) -> Any:
         # torch makes one for each custom operator, which export keeps.
@@ -40,13 +40,20 @@ def lost_backwards() -> Iterator[list[str]]:
         names.append(f"{GRADIENTS}, whose graph")
         return differentiate(*args, **kwargs)
 
+    def enter(mode: torch.inference_mode) -> None:
+        if mode.mode:
+            names.append("torch.inference_mode (torch.no_grad it keeps), which")
+        entered(mode)
+
     torch.autograd.grad = grad
+    torch.inference_mode.__enter__ = enter  # type: ignore[method-assign]
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     try:
         yield names
     finally:
         torch.autograd.grad = differentiate
+        torch.inference_mode.__enter__ = entered  # type: ignore[method-assign]
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
         torch.Tensor.register_hook = registered  # type: ignore[method-assign]
 

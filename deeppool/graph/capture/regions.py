@@ -19,6 +19,7 @@ from torch._higher_order_ops.wrap import wrap_with_autocast, wrap_with_set_grad_
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from deeppool.errors import CaptureError
+from deeppool.graph.capture.functionalize import is_write, memory_of
 
 AUTOCAST = "autocast"
 """Key in a node's ``meta`` of the arguments of :func:`enter_autocast`."""
@@ -82,6 +83,7 @@ def _inline(program: fx.GraphModule, call: fx.Node) -> None:
     if call.target is wrap_with_autocast:
         autocast = _autocast_of(call) or autocast
     elif not modes[0]:
+        _check_writes(program, body, inputs)
         inputs = [_detached(program, call, given) for given in inputs]
     copies: dict[fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), inputs, strict=True))
     with call.graph.inserting_before(call):
@@ -115,6 +117,30 @@ def _detached(program: fx.GraphModule, call: fx.Node, given: Any) -> Any:
         detached = call.graph.call_function(torch.ops.aten.detach.default, (given,))
     detached.meta = dict(given.meta)
     return detached
+
+
+def _check_writes(program: fx.GraphModule, body: fx.Graph, inputs: list[Any]) -> None:
+    """Raises if a region without gradients writes a value whose gradient passes it by unchanged."""
+    memory = memory_of(body)
+    written = {memory[node.args[0]] for node in body.nodes if is_write(node) and isinstance(node.args[0], fx.Node)}
+    for inner, given in zip(body.find_nodes(op="placeholder"), inputs, strict=True):
+        if inner in written and isinstance(given, fx.Node) and given.op == "call_function" and _trains(program, given):
+            raise CaptureError(
+                f"{given.name} is written in place under torch.no_grad(), which its gradient does not see, and no "
+                "layer can hold that (write x + (f(x) - x).detach(), which has the same value and gradient)"
+            )
+
+
+def _trains(program: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a value depends on a trained parameter by a path without ``detach``."""
+    waiting, seen = [node], {node}
+    for each in waiting:
+        if each.op == "get_attr" and getattr(attrgetter(str(each.target))(program), "requires_grad", False):
+            return True
+        if each.target is not torch.ops.aten.detach.default:
+            waiting += [arg for arg in each.all_input_nodes if arg not in seen]
+            seen.update(each.all_input_nodes)
+    return False
 
 
 def _autocast_of(call: fx.Node) -> tuple[Any, ...] | None:

@@ -216,3 +216,49 @@ def test_a_value_that_forwards_change_and_do_not_read_is_captured_and_put_back()
     assert not hasattr(model, "mask")
     captured.copy()
     check_training(model)
+
+
+# -- gradients ----------------------------------------------------------------------------------------
+
+
+def written_without_gradient(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    with torch.no_grad():
+        y[:, :4].mul_(2)
+    return y
+
+
+def test_a_write_that_gradients_do_not_see_is_refused() -> None:
+    with pytest.raises(CaptureError, match="linear is written in place under"):
+        dp.capture(Model(written_without_gradient), (8,))
+
+
+def mask_without_gradient(model: Model, x: torch.Tensor) -> torch.Tensor:
+    mask = x * 0 + 1
+    with torch.no_grad():
+        mask.mul_(0.5)
+        scale = (model.first.weight * 2).clamp_(min=0)
+    return model.first(x) * mask + functional.linear(x, scale)
+
+
+def test_a_write_without_gradient_of_what_has_none_is_captured() -> None:
+    check_training(Model(mask_without_gradient))
+
+
+def in_inference_mode(model: Model, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        y = model.first(x)
+    return model.second(y.clone())
+
+
+def test_inference_mode_that_cuts_a_gradient_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"runs torch\.inference_mode"):
+        dp.capture(Model(in_inference_mode), (8,))
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, nn.Buffer])
+def test_two_tensors_in_one_memory_are_refused(kind: type) -> None:
+    model = Model(lambda own, x: own.first(x))
+    model.other = kind(model.first.weight.data)
+    with pytest.raises(CaptureError, match="of Model are two tensors in the same memory"):
+        dp.capture(model, (8,))
