@@ -113,17 +113,14 @@ def _refers(node: fx.Node, memory: Memory) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None or is_write(node):
         return schema is not None
-    return _returns_its_argument(node) or (not schema.is_mutable and any(each.alias_info for each in schema.returns))
-
-
-def _returns_its_argument(node: fx.Node) -> bool:
-    """Whether an operator does nothing and returns the tensor that it reads, which its schema does not say."""
     name = operator_name(node)
     if name in DROPOUTS:
         probability, trains = node.args[1:3]
+        # One that drops nothing returns the tensor that it reads.
         return not (probability and trains)
-    source = node.args[0] if name == "type_as" else None
-    return isinstance(source, fx.Node) and bool(source.meta["val"].dtype == node.meta["val"].dtype)
+    if name in ("to", "type_as"):
+        return bool(node.all_input_nodes[0].meta["val"].dtype == node.meta["val"].dtype)
+    return not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
 
 def _wholes(part: fx.Node) -> list[fx.Node]:

@@ -90,6 +90,12 @@ def dropout_of_some(model: Model, x: torch.Tensor) -> torch.Tensor:
     return y + 0 * functional.relu_(functional.dropout(y, 0.5)) + functional.relu_(y.double()).float()
 
 
+def of_another_type(model: Model, x: torch.Tensor) -> torch.Tensor:
+    rounded = x.long()
+    rounded += 1
+    return model.first(x) * rounded
+
+
 def parts_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
     x[:, 0] = 1
     y = model.first(x).mul_(2)
@@ -100,7 +106,7 @@ def parts_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
     return z
 
 
-@pytest.mark.parametrize("forward", [dropout_of_some, parts_in_turn])
+@pytest.mark.parametrize("forward", [dropout_of_some, of_another_type, parts_in_turn])
 def test_memory_that_is_written_by_one_view_and_read_by_that_is_captured(forward: Forward) -> None:
     check_training(Model(forward))
 
