@@ -84,7 +84,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         exported = _export(module, examples, scores, candidates, name, check=loss is not None)
     if lost:
         _check_gradients(module, exported, lost, name)
-    check_paths(exported, f"the loss of {name}")
+    check_paths(exported, f"the loss of {name}", lambda batch: _export_with(module, _resized(exported, batch)))
     _check_no_parameters(exported, program, name)
     devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
     # The model lies where its user put it, also on a device that this package does not know; the examples on the host.
@@ -266,6 +266,12 @@ def _export_with(module: _LossModule, given: tuple[Any, ...]) -> torch.export.Ex
         # Scores of shape (batch, 1) and a target of shape (batch,) would give batch x batch differences.
         warnings.filterwarnings("error", message="Using a target size")
         return torch.export.export(module, given, dynamic_shapes=(dynamic,), strict=False)
+
+
+def _resized(exported: torch.export.ExportedProgram, batch: int) -> tuple[Any, ...]:
+    """Returns the arguments of an exported loss with another number of samples."""
+    (given, _) = exported.example_inputs
+    return tuple(x.new_zeros((batch, *x.shape[1:])) if isinstance(x, torch.Tensor) else x for x in given)
 
 
 def _check_no_parameters(loss: torch.export.ExportedProgram, program: fx.GraphModule, name: str) -> None:

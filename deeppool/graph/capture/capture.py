@@ -171,7 +171,8 @@ def _capture_module(
     fold_constants(program, exported.graph_signature.lifted_tensor_constants)
     remove_in_place(program.graph, name)
     check_sample_independence(program, name)
-    check_paths(exported, name)
+    with quiet():
+        check_paths(exported, name, lambda batch: _export(module, inputs, batch))
     surround_by_autocast(program.graph)
     program.recompile()
     report(f"layers of {name}", 0.7)
@@ -216,20 +217,11 @@ def _export_model(
         raise CaptureError(
             f"{name} has no forward, which maps its inputs to scores (give the network itself, not what trains it)"
         )
-    positional, named = _examples(module, inputs)
-    dynamic: Any = {given.name: {0: torch.export.Dim.DYNAMIC} for given in inputs}
     path: list[str] = []
     drawn = _host_random_state()
     try:
         with quiet(), _tracking(module, path), noting_changes(module, changed):
-            exported = torch.export.export(
-                module,
-                positional,
-                named,
-                strict=False,
-                dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
-                prefer_deferred_runtime_asserts_over_guards=True,
-            )
+            exported = _export(module, inputs)
     except Exception as error:
         where = f" in {path[-1]}" if path and path[-1] else ""
         text = str(error).strip().splitlines()
@@ -286,6 +278,19 @@ def _export_model(
     return exported
 
 
+def _export(module: nn.Module, inputs: tuple[Input, ...], batch: int = EXAMPLE_BATCH) -> "ExportedProgram":
+    positional, named = _examples(module, inputs, batch)
+    dynamic: Any = {given.name: {0: torch.export.Dim.DYNAMIC} for given in inputs}
+    return torch.export.export(
+        module,
+        positional,
+        named,
+        strict=False,
+        dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
+        prefer_deferred_runtime_asserts_over_guards=True,
+    )
+
+
 def _host_random_state() -> object:
     """Returns what changes when Python or NumPy draw random numbers."""
     numpy = np.random.get_state(legacy=False)["state"]
@@ -299,14 +304,14 @@ def _wrapped(module: nn.Module) -> str:
 
 
 def _examples(
-    module: nn.Module, inputs: tuple[Input, ...], *, random: bool = False
+    module: nn.Module, inputs: tuple[Input, ...], batch: int = EXAMPLE_BATCH, *, random: bool = False
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
     """Returns zeros or, of floats, random numbers as positional and named inputs."""
     parameter = next(module.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     found = {}
     for given in inputs:
-        example = torch.zeros(EXAMPLE_BATCH, *given.shape, dtype=torch_dtype(given), device=device)
+        example = torch.zeros(batch, *given.shape, dtype=torch_dtype(given), device=device)
         found[given.name] = torch.randn_like(example) if random and example.is_floating_point() else example
     return tuple(found.pop(name) for name in list(found) if not name), found
 

@@ -142,6 +142,16 @@ def test_another_loss_at_another_batch_is_refused() -> None:
         )
 
 
+def distances(model: Model, x: torch.Tensor) -> torch.Tensor:
+    """torch computes them by another kernel for more than 25 samples, with the same result."""
+    return torch.cdist(model.first(x), model.second.weight)
+
+
+def test_a_path_of_torchs_own_with_the_same_result_is_captured() -> None:
+    check_training(Model(distances), (5, 30))
+    dp.capture(nn.Linear(8, 4), (8,), loss=lambda x, y: functional.cross_entropy(torch.cdist(x, torch.eye(4)), y))
+
+
 # -- values that modules hold -------------------------------------------------------------------------
 
 
