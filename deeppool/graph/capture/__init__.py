@@ -4,6 +4,7 @@ capture            CapturedModel: the graph and its program
 warm_up            a capture in advance, for processes that are forked afterwards
 one_at_a_time      one export at a time among the threads of a process
 regions            inlines what runs under no_grad or autocast
+python_state       checks code that changes values of its modules and reads them again
 custom_gradients   checks code with autograd functions of its own
 appended_loss      appends the loss to a program
 mean_over_samples  checks that a loss is the mean over its samples
@@ -16,7 +17,7 @@ sample_rules       operators that keep samples apart
 sample_trials      other operators, on random numbers
 grouping           operators to layers
 blocks             residual blocks, transformer layers and the like, found by repetition
-batch_sizes        sizes that a layer computes from the batch
+batch_sizes        sizes that a layer computes from the batch, and paths of code that depend on it
 layer_records      groups of operators to Layer records
 activation_memory  bytes that the forward of a layer saves for its backward
 fake_tensors       runs a program on tensors without data

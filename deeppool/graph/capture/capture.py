@@ -117,8 +117,9 @@ def capture(
         on_progress: see :data:`deeppool.job.Progress`; fractions count steps, which take unequal times.
 
     Raises:
-        CaptureError: unknown model, wrong input shape, data-dependent control flow, a fixed batch, samples that
-            depend on each other (even if a plan might use one GPU), or a loss that is no mean over the samples.
+        CaptureError: unknown model, wrong input shape, control flow that depends on data or on the batch, a fixed
+            batch, samples that depend on each other (even if a plan might use one GPU), a forward that reads what an
+            earlier one has changed, or a loss that is no mean over the samples.
     """
     if granularity not in get_args(Granularity):
         raise InvalidValueError(
