@@ -46,7 +46,7 @@ from deeppool.costs.table import CostTable, Floats
 from deeppool.graph.series_parallel import INPUT
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock, RestBounds
 from deeppool.planning.search.flow_shop_labels import NO_BUCKET, OPEN, SENT, FlowShopLabels, joined
-from deeppool.planning.search.flow_shop_tied import TiedParameters
+from deeppool.planning.search.flow_shop_tied import Tied, TiedParameters, cases_of
 from deeppool.planning.search.limited_costs import ROUNDING, LimitedCosts
 from deeppool.planning.search.pareto import Integers, efficient_rows
 
@@ -71,21 +71,24 @@ def fastest_in_sequence(
 
     Returns:
         Per layer the index of its GPU count, None where none faster than the known plan was found; and the seconds
-        that no plan in sequence beats.
+        that no plan in sequence beats, 0 where tied parameters are too many to know any.
 
     Raises:
         TooManyOptionsError: so many layers are read later that their options cannot be numbered.
     """
-    options, dropped = None, math.inf
-    for most in MOST_WAYS:
-        search = _FlowShop(costs, order, limit, {}, most)
-        history = search.run(at_most)
-        dropped, ends = search.dropped, history[-1].ends
-        if len(ends):
-            options, at_most = search.trace(history, int(ends.argmin())), float(ends.min())
-        if at_most <= dropped * NEAR:
-            break
-    return options, min(at_most, dropped)
+    options, least, cases = None, math.inf, _cases_of(costs)
+    for apart in cases or [costs.graph.tied]:
+        dropped = math.inf
+        for most in MOST_WAYS:
+            search = _FlowShop(costs, order, limit, {}, apart, most)
+            history = search.run(at_most)
+            dropped, ends = search.dropped, history[-1].ends
+            if len(ends):
+                options, at_most = search.trace(history, int(ends.argmin())), float(ends.min())
+            if at_most <= dropped * NEAR:
+                break
+        least = min(least, dropped)
+    return options, min(at_most, least) if cases else 0.0
 
 
 def least_with_blocks(
@@ -109,14 +112,22 @@ def least_with_blocks(
     Raises:
         TooManyOptionsError: see there.
     """
-    for most in MOST_WAYS:
-        search = _FlowShop(costs, order, limit, blocks, most)
-        least = float(search.run(at_most)[-1].ends.min(initial=at_most))
-        # The ways found are ways whatever is dropped, so more of them prove no more than these take.
-        known = max(known, min(least, search.dropped))
-        if least <= max(known, search.dropped) * NEAR:
-            break
-    return known
+    found = []
+    for apart in _cases_of(costs):
+        proved = known
+        for most in MOST_WAYS:
+            search = _FlowShop(costs, order, limit, blocks, apart, most)
+            least = float(search.run(at_most)[-1].ends.min(initial=at_most))
+            # The ways found are ways whatever is dropped, so more of them prove no more than these take.
+            proved = max(proved, min(least, search.dropped))
+            if least <= max(proved, search.dropped) * NEAR:
+                break
+        found.append(proved)
+    return min(found, default=known)
+
+
+def _cases_of(costs: CostTable) -> Sequence[Tied]:
+    return cases_of(costs.graph.tied, costs.graph.gradient_bytes, costs.buckets.largest_joined)
 
 
 class _FlowShop:
@@ -128,6 +139,7 @@ class _FlowShop:
         order: Sequence[int],
         limit: float | None,
         blocks: Mapping[int, BoundedBlock],
+        apart: Tied,
         most: int,
     ) -> None:
         self.costs, self.most = costs, most
@@ -138,7 +150,10 @@ class _FlowShop:
         self.count, self.computing = len(costs.gpu_counts), costs.network.sync_computing
         self.forward: Floats = costs.forward + costs.update[:, None]
         """(L, K) seconds of the forward and of the update, which all layers in sequence have on one GPU."""
-        sizes = np.array(costs.graph.gradient_bytes)[self.backward]
+        sizes = np.array(costs.graph.gradient_bytes)
+        for users, size in apart.items():
+            sizes[users[0]] -= size
+        sizes = sizes[self.backward]
         self.small = np.where(sizes < costs.buckets.largest_joined, sizes, 0)
         """(position,) bytes of gradients that share a bucket."""
         self.filled: Integers = np.append(0, np.cumsum(self.small))
@@ -147,8 +162,7 @@ class _FlowShop:
         self.blocks = {join: (block, positions.get(block.fork, len(order))) for join, block in blocks.items()}
         """Blocks with the positions of their forks, by their joins."""
         inside = {x for join, (_, fork) in self.blocks.items() for x in self.backward[positions[join] : fork]}
-        alone = costs.buckets.largest_joined
-        self.tied = TiedParameters(costs.graph.tied, alone, positions, inside, self._seconds)
+        self.tied = TiedParameters(apart, self.count, positions, inside, self._seconds)
         counted = costs.least_sync.copy()
         counted[list(self.tied.users)] = 0  # counted as awaited
         self.bounds = RestBounds(costs, counted, self.backward, self.prices, self.blocks)
@@ -264,6 +278,8 @@ class _FlowShop:
                 seconds = np.maximum(seconds, self.tied.seconds(ways, layer))
             return replace(ways, lag=ways.lag + seconds)
         ways = ways.keep(np.nonzero(ways.bucket != SENT)[0])
+        if layer in self.tied.users:
+            ways = replace(ways, lag=ways.lag + self.tied.seconds(ways, layer))
         here = ways.option(layer)
         begun = np.where(ways.bucket < OPEN, position, ways.bucket - OPEN)
         filled = self.filled[position + 1] - self.filled[begun]

@@ -283,7 +283,12 @@ def test_labels_find_exactly_the_best_sequence(problem, limit, buckets):
 
 
 @examples(60)
-@given(SMALL_PROBLEMS, st.sampled_from(LIMITS), st.sampled_from([(1,), (3,), (1, 5_000)]), BUCKETS)
+@given(
+    st.one_of(SMALL_PROBLEMS, tied_problems(SMALL_PROBLEMS)),
+    st.sampled_from(LIMITS),
+    st.sampled_from([(1,), (3,), (1, 5_000)]),
+    BUCKETS,
+)
 def test_no_assignment_is_below_what_the_flow_shop_states(problem, limit, most, buckets):
     definition, costs = Definition(*problem).with_buckets(buckets), replace(costs_of(*problem), buckets=buckets)
     known = uniform_plan(costs)
