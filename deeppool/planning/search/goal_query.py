@@ -53,7 +53,7 @@ def search_for_goal(
     made = ranked[0]
     # Where a background has no room beside the plan, one that leaves it whole GPUs may serve better.
     if fitting[:1] != ranked[:1] or not all(map(_has_room(made, memory), jobs)):
-        made = _fitting(costs, jobs, memory, slowest, fitting[:1])
+        made, slowest = _fitting(costs, jobs, memory, slowest, fitting[:1])
     gap = made.gpu_seconds / found.least_work(slowest)
     if jobs:
         quickest = min(jobs, key=lambda job: job.sample_time)
@@ -93,10 +93,12 @@ def _has_room(plan: Placement, memory: MemoryModel) -> Callable[[GoalBackground]
 
 def _fitting(
     costs: CostTable, jobs: Sequence[GoalBackground], memory: MemoryModel, slowest: float, known: list[Placement]
-) -> Placement:
-    """Returns the plan that serves a goal best of those found that fit and take at most ``slowest`` seconds.
+) -> tuple[Placement, float]:
+    """Returns the plan that serves a goal best of those found that fit, and the seconds that it may take.
 
     They are those that are known, data parallelism and the fastest one that fits, and what small changes make of these.
+    They take at most ``slowest`` seconds, or as long as the fastest of them: data parallelism may be faster in other
+    buckets, or in micro-steps.
 
     Raises:
         PlanError: there are none.
@@ -112,21 +114,20 @@ def _fitting(
 
     uniform = [data_parallel(costs, option) for option in range(len(costs.gpu_counts))]
     uniform = [plan for plan in uniform if memory.fits(plan.gpus, capacity)]
-    # In the buckets of the costs it may take a little longer than in others.
-    slowest = max(slowest, min((plan.iteration_time for plan in uniform), default=0.0))
     starts = [*known, *uniform]
     if uniform:
         fastest = search_fitting(costs, None, "layer", memory)
         starts.append(Placement(costs, fastest.choices, fastest.starts))
-    changed = [climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan)]
-    if not changed:
+    if not starts:
         needed = memory.replica(costs.network.cluster.gpus) or 0
         raise PlanError(
             f"no plan of {costs.graph.model} that is as fast as data parallelism was found to fit into "
             f"{format_bytes(capacity or 0)}, nor does that: each GPU would hold {format_bytes(needed)} (plan for goal "
             "'fastest', or on more GPUs)"
         )
-    return min(changed, key=cost)
+    slowest = max(slowest, min(plan.iteration_time for plan in starts))
+    changed = [climb(plan, permitted, value=cost, at_least=lambda plan: 0.0) for plan in starts if permitted(plan)]
+    return min(changed, key=cost), slowest
 
 
 def _value(plan: Placement, jobs: Sequence[GoalBackground], memory: MemoryModel) -> float:

@@ -124,6 +124,21 @@ def test_where_data_parallelism_fits_on_slower_counts_alone_the_fastest_of_these
         dp.plan(profile, 4, 16, goal="ddp_speed", memory=3e6)
 
 
+def test_a_goal_is_as_fast_as_data_parallelism_in_micro_steps_where_that_is_fastest_of_what_fits():
+    """One GPU lacks memory for the first layer at once, and takes 10 ms in two micro-steps; two GPUs take over 1 s.
+
+    The second layer takes 16 ms on one GPU and 3 on two. A background gains most by 18 ms, which is too slow.
+    """
+    graph = make_graph([(), (0,), (1,)], None, [0, 0, 10**5], [10**6, 0, 0])
+    profile = profile_from_times(graph, [lambda b: 1e-3, lambda b: 16e-3 if b == 16 else 3e-3, lambda b: 1e-3])
+    cluster = Cluster(2, "by hand", 2, Link(1e5, 0.0, "by hand"), memory=12e6)
+    job = profile_from_times(make_graph([()]), [lambda b: 1e-6 * b])
+    made = dp.plan(profile, cluster, 16, goal="cluster_throughput", background=job)
+    assert (made.comparison.fastest.gpus, made.comparison.fastest.micro_steps) == (1, 2)
+    assert made.comparison.fastest.seconds == pytest.approx(10e-3)
+    assert ([layer.gpu_count for layer in made.layers], made.iteration_time) == ([2, 2, 1], pytest.approx(5e-3))
+
+
 def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
     profile = dp.estimate("vgg16", gpu="a100-80", precision="fp16")
     with pytest.raises(PlanError, match=r"as fast as data parallelism was found to fit into 953\.7 MiB"):
