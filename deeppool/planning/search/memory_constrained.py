@@ -166,7 +166,9 @@ class _Problem:
 
     def _search(self, limit: float | None, price: float) -> tuple[Placement, str]:
         """Returns the plan of least time + price x memory, at ``price`` seconds a byte, and its optimality."""
-        alone, extra = replace(self.costs, overlap=False), price * (self.activations + self.state).astype(np.float64)
+        # In sequence GPU 0 has all parameters: with them in what it compares, a factor would be of more than seconds.
+        charged = self.activations + self.state * self.may_divide
+        alone, extra = replace(self.costs, overlap=False), price * charged.astype(np.float64)
         # Nothing follows from a proof where branches may run side by side.
         found = search(alone, limit, extra, side_by_side=self.may_divide, proving=not self.may_divide)
         return Placement(alone, found.choices, found.starts), found.optimality

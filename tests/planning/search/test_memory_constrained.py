@@ -14,9 +14,12 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.best_buckets import with_best_buckets
+from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.request import gpu_counts_to_search
-from deeppool.planning.search.search import search
+from deeppool.planning.search import memory_constrained
+from deeppool.planning.search.optimality import certificate
+from deeppool.planning.search.search import SearchResult, search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.evaluate.test_memory import Count, graphs_with_memory
 from tests.planning.search.test_search import ROUNDING, Definition, counts_of
@@ -32,6 +35,7 @@ from tests.strategies import (
 )
 
 LIMITS = (None, 1.2, 2.0, 6.0)
+MB = 10**6
 
 
 def problems_with_memory(graphs):
@@ -216,6 +220,29 @@ def small(memory):
     graph = make_graph([(), (0,)], [(), (0,)], [0, 1000], [100, 300])
     profile = profile_from_times(graph, [lambda b: 1e-3 * b, lambda b: 1e-3 if b == 16 else 2e-3])
     return profile, Cluster(2, "made by hand", 2, FREE, FREE, memory), 16
+
+
+def test_an_inexact_search_proves_no_more_than_its_factor_of_what_it_compares(monkeypatch):
+    """Each search returns the worst plan of at most 1.4 times the least of seconds and priced bytes, and says so.
+
+    Of 140 MB a GPU the parameters take 60 on GPU 0 in any plan, which the searches compare as well or not at all.
+    """
+    graph = make_graph([(), (0,), (1,)], None, [10 * MB, 10 * MB, 0], [8 * MB, 0, MB])
+    profile = profile_from_times(graph, [lambda b: 6 + b * 3 / 4, lambda b: 5 + 2 * b, lambda b: 1 + b / 4])
+    link = Link(1e15, 0.0, "by hand")
+    costs = replace(price(profile, Network(Cluster(2, "by hand", 2, link, link)), 16, (1, 2)), overlap=False)
+    every = [Placement(costs, options, (0, 0, 0)) for options in itertools.product((0, 1), repeat=3)]
+
+    def inexact(alone, limit, extra, **_):
+        sums = [plan.iteration_time + extra[range(3), plan.options].sum() for plan in every]
+        worst = max((x for x, total in enumerate(sums) if total <= 1.4 * min(sums)), key=sums.__getitem__)
+        claim = certificate(sums[worst] / min(sums))
+        return SearchResult(every[worst].options, (0, 0, 0), every[worst].iteration_time, claim)
+
+    monkeypatch.setattr(memory_constrained, "search", inexact)
+    memory = memory_model(profile, 16)
+    least = min(plan.iteration_time for plan in every if memory.fits(plan.gpus, 140 * MB))
+    assert memory_constrained._Problem(costs, memory, 140 * MB).relax(None).bound <= least
 
 
 def test_the_layer_of_most_memory_is_split_first():
