@@ -243,8 +243,9 @@ def _check_memory(plan: Plan, profile: Profile, placement: Placement) -> None:
             )
     if not plan.memory or not model.known:
         return
-    uses = [use for use in model.use(placement.gpus, plan.cluster.gpus) if use.total]
+    fullest, *others = model.use(placement.gpus, plan.cluster.gpus)
+    uses = [use for use in (fullest, *others) if use.total]
     if sorted(map(repr, uses)) != sorted(repr(use) for use in plan.memory if use.total):
-        raise PlanError(f"memory is not what the layers on each GPU hold by the profile: {uses[0]} ({AGAIN})")
-    if plan.search == "exact" and capacity is not None and uses[0].total > capacity:
-        raise PlanError(f"GPU {uses[0].gpus[0]} has {format_bytes(capacity)}, and would hold more: {uses[0]} ({AGAIN})")
+        raise PlanError(f"memory is not what the layers on each GPU hold by the profile: {fullest} ({AGAIN})")
+    if plan.search == "exact" and capacity is not None and fullest.total > capacity:
+        raise PlanError(f"GPU {fullest.gpus[0]} has {format_bytes(capacity)}, and would hold more: {fullest} ({AGAIN})")

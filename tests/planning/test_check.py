@@ -156,6 +156,12 @@ def test_what_gpus_hold_is_compared_with_the_profile_and_with_their_memory():
             dp.check(edited, profile)
 
 
+def test_a_model_that_holds_nothing_is_checked_against_the_memory_of_a_gpu():
+    graph = make_graph([()], activation_bytes=[0])
+    profile = profile_from_times(graph, [lambda b: 1e-3 * b])
+    dp.check(dp.plan(profile, 2, 16, memory=1e6), profile)
+
+
 def test_the_command_line_prints_the_check_and_exits_with_1(capsys, monkeypatch, tmp_path):
     plan, profile = tmp_path / "plan.json", tmp_path / "profile.json"
     dp.save(small_plan(), plan)
