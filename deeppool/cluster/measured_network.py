@@ -110,8 +110,9 @@ class Curve:
         """Mean of ``computing`` over all sizes, weighted by seconds; 1 if not measured."""
         if self.computing is None:
             return 1.0
-        whole = sum(self.seconds)
-        return sum(share * seconds / whole for share, seconds in zip(self.computing, self.seconds, strict=True))
+        # Divided term by term, shares of 1 may add up to more.
+        computed = sum(share * seconds for share, seconds in zip(self.computing, self.seconds, strict=True))
+        return computed / sum(self.seconds)
 
     def at(self, size: float) -> float:
         """Returns the seconds for a size in bytes; at a measured size, the measured median."""

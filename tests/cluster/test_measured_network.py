@@ -127,6 +127,9 @@ def test_a_core_computes_for_as_much_of_a_curve_as_of_its_seconds():
     known = curve_through((4, 8), [[1.0, 1.0], [3.0, 3.0]], [[0.9, 1.0, 1.0], [0.4, 0.6, 0.6]])
     assert known.computing == (1.0, 0.6)
     assert known.computing_share == pytest.approx((1.0 + 3 * 0.6) / 4)
+    # Of these seconds the parts of the whole add up to a rounding more than 1, which is no share.
+    always = replace(curve((0.0044, 0.0071, 0.0078)), computing=(1.0,) * 3)
+    assert always.computing_share == 1
 
 
 # -- groups -----------------------------------------------------------------------------------------
