@@ -38,6 +38,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -59,7 +60,12 @@ NEAR = 1.01
 
 
 def fastest_in_sequence(
-    costs: CostTable, order: Sequence[int], limit: float | None, at_most: float
+    costs: CostTable,
+    order: Sequence[int],
+    limit: float | None,
+    at_most: float,
+    blocks: Mapping[int, BoundedBlock] = MappingProxyType({}),
+    known: float = 0.0,
 ) -> tuple[tuple[int, ...] | None, float]:
     """Returns the options of least iteration time for layers in sequence, all-reduces overlapping.
 
@@ -68,66 +74,33 @@ def fastest_in_sequence(
         order: order of the layers in a forward pass.
         limit: limit on each layer's amplification, its all-reduce counted in full; None: no limit.
         at_most: seconds of a plan that is known.
+        blocks: blocks whose branches may run side by side, by their joins.
+        known: seconds that no plan beats.
 
     Returns:
-        Per layer the index of its GPU count, None where none faster than the known plan was found; and the seconds
-        that no plan in sequence beats, 0 where tied parameters are too many to know any.
+        Per layer the index of its GPU count, None where none faster than the known plan was found, or with blocks; and
+        the seconds that no plan in sequence or with these blocks beats.
 
     Raises:
         TooManyOptionsError: so many layers are read later that their options cannot be numbered.
     """
-    options, least, cases = None, math.inf, _cases_of(costs)
-    for apart in cases or [costs.graph.tied]:
-        dropped = math.inf
-        for most in MOST_WAYS:
-            search = _FlowShop(costs, order, limit, {}, apart, most)
-            history = search.run(at_most)
-            dropped, ends = search.dropped, history[-1].ends
-            if len(ends):
-                options, at_most = search.trace(history, int(ends.argmin())), float(ends.min())
-            if at_most <= dropped * NEAR:
-                break
-        least = min(least, dropped)
-    return options, min(at_most, least) if cases else 0.0
-
-
-def least_with_blocks(
-    costs: CostTable,
-    order: Sequence[int],
-    limit: float | None,
-    at_most: float,
-    blocks: Mapping[int, BoundedBlock],
-    known: float,
-) -> float:
-    """Returns seconds that no plan beats where the branches of some blocks may run side by side; ``at_most`` at most.
-
-    Args:
-        costs: see :func:`fastest_in_sequence`, as for what follows.
-        order: see there.
-        limit: see there.
-        at_most: see there.
-        blocks: the blocks, by their joins.
-        known: such seconds that are known.
-
-    Raises:
-        TooManyOptionsError: see there.
-    """
-    found = []
-    for apart in _cases_of(costs):
+    tied, options, found = costs.graph.tied, None, []
+    cases = cases_of(tied, costs.graph.gradient_bytes, costs.buckets.largest_joined)
+    for apart in cases or [tied]:
         proved = known
         for most in MOST_WAYS:
             search = _FlowShop(costs, order, limit, blocks, apart, most)
-            least = float(search.run(at_most)[-1].ends.min(initial=at_most))
+            history = search.run(at_most)
+            ends = history[-1].ends
+            if len(ends):
+                at_most = float(ends.min())
+                options = None if blocks else search.trace(history, int(ends.argmin()))
             # The ways found are ways whatever is dropped, so more of them prove no more than these take.
-            proved = max(proved, min(least, search.dropped))
-            if least <= max(proved, search.dropped) * NEAR:
+            proved = max(proved, min(at_most, search.dropped))
+            if at_most <= max(proved, search.dropped) * NEAR:
                 break
         found.append(proved)
-    return min(found, default=known)
-
-
-def _cases_of(costs: CostTable) -> Sequence[Tied]:
-    return cases_of(costs.graph.tied, costs.graph.gradient_bytes, costs.buckets.largest_joined)
+    return options, min(found) if cases else known
 
 
 class _FlowShop:

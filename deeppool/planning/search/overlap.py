@@ -46,7 +46,7 @@ from deeppool.graph.series_parallel import (
 )
 from deeppool.planning.evaluate.placement import Placement, data_parallel
 from deeppool.planning.search.block_bounds import BlockBounds
-from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
+from deeppool.planning.search.flow_shop import fastest_in_sequence
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock
 from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
 from deeppool.planning.search.hill_climbing import improve, keep_limit
@@ -133,7 +133,7 @@ def _by_flow_shop(
             passes = relaxed_costs(costs, tree, limit, updates=False)
             solvers = [BlockSolver(prices, proving=False) for prices in (passes, forward)]
             blocks = dict(_bounded_blocks(solvers, tree, INPUT))
-            bound = least_with_blocks(*asked, _time(best), blocks, bound)
+            _, bound = fastest_in_sequence(*asked, _time(best), blocks, bound)
     except TooManyOptionsError:
         pass
     return best, bound

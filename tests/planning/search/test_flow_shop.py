@@ -13,7 +13,7 @@ from deeppool.costs.communication import Network
 from deeppool.costs.table import price
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.search import flow_shop
-from deeppool.planning.search.flow_shop import fastest_in_sequence, least_with_blocks
+from deeppool.planning.search.flow_shop import fastest_in_sequence
 from deeppool.planning.search.flow_shop_bounds import BoundedBlock
 from deeppool.planning.search.flow_shop_labels import TooManyOptionsError
 from deeppool.profiling.table import Measurement
@@ -116,9 +116,9 @@ def test_a_block_counts_as_what_no_way_through_it_beats():
     costs = layers([(1.0, 2.0), (50.0, 50.0), (1.0, 3.0)], [ALONE_BYTES] * 3)
     costs = replace(costs, sync=np.array([[0.5, 0.5], [0.0, 0.5], [7.0, 7.0]]))
     block, summed = (BoundedBlock(0, np.full((2, 2), 5.0), np.full((2, 2), lag)) for lag in (-4.0, 2.0))
-    assert least_with_blocks(costs, [0, 1, 2], None, math.inf, {2: block}, 0.0) == pytest.approx(9.5)
-    assert least_with_blocks(costs, [0, 1, 2], None, 9.0, {2: block}, 0.0) == 9.0
-    assert least_with_blocks(costs, [0, 1, 2], None, math.inf, {2: summed}, 0.0) == pytest.approx(15.5)
+    assert fastest_in_sequence(costs, [0, 1, 2], None, math.inf, {2: block}) == (None, pytest.approx(9.5))
+    assert fastest_in_sequence(costs, [0, 1, 2], None, 9.0, {2: block}) == (None, 9.0)
+    assert fastest_in_sequence(costs, [0, 1, 2], None, math.inf, {2: summed}) == (None, pytest.approx(15.5))
 
 
 def test_ways_that_the_search_does_not_go_on_with_count_for_what_it_states(monkeypatch):

@@ -314,7 +314,7 @@ def test_what_the_flow_shop_states_counts_branches_side_by_side():
     assert (best.iteration_time, least) == (pytest.approx(8.0), pytest.approx(6.0))
     assert overlap._by_flow_shop(costs, tree, None, known, 6.5)[1] == 6.5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "least_with_blocks", None)
+        patch.setattr(overlap, "BlockSolver", None)
         assert overlap._by_flow_shop(costs, tree, None, known, 7.95) == (best, 7.95)
 
 
