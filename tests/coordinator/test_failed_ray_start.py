@@ -1,8 +1,8 @@
 """What is left of a Ray that does not start, and of one that is stopped."""
 
+import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -56,11 +56,10 @@ def test_a_ray_has_ended_also_where_nobody_waits_for_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_connection, "state_folder", lambda: tmp_path)
+    monkeypatch.setattr(ray_connection, "STOP_SECONDS", math.inf)
     with subprocess.Popen([sys.executable, "-c", WITHOUT_INIT], stdout=subprocess.PIPE, text=True) as parent:
         host = psutil.Process(int(parent.stdout.readline()))
-        before = time.monotonic()
         ray_connection.leave(Joined("127.0.0.1:6379", host.pid))
-        seconds, status = time.monotonic() - before, host.status()
+        status = host.status()
         parent.kill()
     assert status == psutil.STATUS_ZOMBIE
-    assert seconds < ray_connection.STOP_SECONDS / 2

@@ -17,7 +17,8 @@ sample_rules       operators that keep samples apart
 sample_trials      other operators, on random numbers
 grouping           operators to layers
 blocks             residual blocks, transformer layers and the like, found by repetition
-batch_sizes        sizes that a layer computes from the batch, and paths of code that depend on it
+batch_sizes        sizes that a layer computes from the batch
+batch_paths        checks code that takes another path at another batch
 layer_records      groups of operators to Layer records
 activation_memory  bytes that the forward of a layer saves for its backward
 fake_tensors       runs a program on tensors without data

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from deeppool.base.number_checks import shown
 from deeppool.errors import CaptureError, InvalidValueError
-from deeppool.graph.capture.batch_sizes import check_paths
+from deeppool.graph.capture.batch_paths import check_paths
 from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes

@@ -25,7 +25,8 @@ from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import seed_number
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
-from deeppool.graph.capture.batch_sizes import check_paths, check_sizes
+from deeppool.graph.capture.batch_paths import check_paths
+from deeppool.graph.capture.batch_sizes import check_sizes
 from deeppool.graph.capture.blocks import module_call
 from deeppool.graph.capture.constants import fold_constants
 from deeppool.graph.capture.custom_gradients import GRADIENTS, check_gradients, lost_backwards
