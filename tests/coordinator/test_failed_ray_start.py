@@ -58,8 +58,10 @@ def test_a_ray_has_ended_also_where_nobody_waits_for_its_process(
     monkeypatch.setattr(ray_connection, "state_folder", lambda: tmp_path)
     monkeypatch.setattr(ray_connection, "STOP_SECONDS", math.inf)
     with subprocess.Popen([sys.executable, "-c", WITHOUT_INIT], stdout=subprocess.PIPE, text=True) as parent:
-        host = psutil.Process(int(parent.stdout.readline()))
-        ray_connection.leave(Joined("127.0.0.1:6379", host.pid))
-        status = host.status()
-        parent.kill()
+        try:
+            host = psutil.Process(int(parent.stdout.readline()))
+            ray_connection.leave(Joined("127.0.0.1:6379", host.pid))
+            status = host.status()
+        finally:
+            parent.kill()
     assert status == psutil.STATUS_ZOMBIE
