@@ -94,7 +94,9 @@ class Idle(Trainee):
 class DataParallel(Trainee):
     """A replica of torch's DistributedDataParallel."""
 
-    def __init__(self, job: TrainingJob, model: nn.Module, bucket: float, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, job: TrainingJob, model: nn.Module, bucket: float, group: dist.ProcessGroup | None, *, tuned: bool
+    ) -> None:
         """Wraps the model.
 
         Args:
@@ -102,11 +104,14 @@ class DataParallel(Trainee):
             model: this rank's replica.
             bucket: bytes of a bucket.
             group: ranks that train it, of this way only; None: all.
+            tuned: leaves gradients in the memory of their buckets, which saves a copy of each; not torch's default.
         """
         super().__init__(job, model)
         self._group = group
         cap = None if bucket == BUCKET_BYTES else bucket / 2**20
-        self.model = DistributedDataParallel(model, bucket_cap_mb=cap, process_group=group)
+        self.model = DistributedDataParallel(
+            model, bucket_cap_mb=cap, process_group=group, gradient_as_bucket_view=tuned
+        )
         each = [parameter.nbytes for parameter in reversed(self.parameters)]
         sizes = [sum(each[position] for position in members) for members in ddp_buckets(int(bucket)).group(each)]
         place = self.parameters[0].device
@@ -198,13 +203,15 @@ def ranks_of_jobs(jobs: int, count: int) -> list[range]:
     return [range(job % groups * count, (job % groups + 1) * count) for job in range(jobs)]
 
 
-def data_parallel_on(job: TrainingJob, model: nn.Module, bucket: float, place: Sequence[int]) -> Trainee:
+def data_parallel_on(
+    job: TrainingJob, model: nn.Module, bucket: float, place: Sequence[int], *, tuned: bool = True
+) -> Trainee:
     """Makes a training by DDP on some ranks, as a user would: on one rank without DDP; every rank calls it."""
     all_of_them = len(place) in (1, dist.get_world_size())
     group = None if all_of_them else dist.new_group(place)
     if dist.get_rank() not in place:
         return Idle()
-    return Trainee(job, model) if len(place) == 1 else DataParallel(job, model, bucket, group)
+    return Trainee(job, model) if len(place) == 1 else DataParallel(job, model, bucket, group, tuned=tuned)
 
 
 def make_trainee(
@@ -223,5 +230,5 @@ def make_trainee(
     if name == COMPUTING:
         return Trainee(job, model)
     if name in (DDP, TUNED_DDP, FEWER):
-        return data_parallel_on(job, model, bucket, place)
+        return data_parallel_on(job, model, bucket, place, tuned=name != DDP)
     return Planned(job, model, PLANNED[name](bucket), cluster)

@@ -13,17 +13,21 @@ from deeppool.collectives.buckets import BUCKET_BYTES
 from deeppool.execution.data_parallel.compared_methods import DataParallel
 
 
-@pytest.mark.parametrize("size", [BUCKET_BYTES, 4 * 2**20])
-def test_transfers_are_measured_in_the_buckets_in_which_ddp_trains(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "tuned"), [(BUCKET_BYTES, False), (4 * 2**20, True)])
+def test_transfers_are_measured_in_the_buckets_in_which_ddp_trains(size: int, tuned: bool, tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
     try:
         model = nn.Sequential(*[nn.Linear(700, 700) for _ in range(20)])
         sgd = partial(torch.optim.SGD, lr=0.1)
         job = dp.TrainingJob(model=model, optimizer=sgd, dataset=list, loss=lambda output, target: output.sum())
-        method = DataParallel(job, model, float(size), None)
+        method = DataParallel(job, model, float(size), None, tuned=tuned)
         for _ in range(3):
             method.step(torch.ones(1, 700), torch.ones(1))
         made = ", ".join(str(bucket.nbytes) for bucket in method._buckets)
         assert made == method.model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        # One bucket holds several gradients.
+        method.backward((torch.ones(1, 700), torch.ones(1)))
+        memories = {parameter.grad.untyped_storage().data_ptr() for parameter in method.parameters}
+        assert (len(memories) == len(method._buckets)) is tuned
     finally:
         dist.destroy_process_group()
