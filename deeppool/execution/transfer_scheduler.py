@@ -113,8 +113,8 @@ class TransferScheduler:
     def wrap(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster) -> ScheduledTraining:
         """Trains any model with any optimizer by a plan of transfers, in processes that torchrun started.
 
-        All replicas get the parameters and buffers of rank 0. A parameter that modules read without calling its own
-        one must be updated from the start of the forward: :meth:`ScheduledTraining.drain` before it does that.
+        All replicas get the parameters and buffers of rank 0. After a step an update may be under way: code that reads
+        ``model.parameters()``, and not ``module.weight``, calls :meth:`ScheduledTraining.drain` first.
 
         Args:
             model: this rank's replica; all ranks use the same modules.

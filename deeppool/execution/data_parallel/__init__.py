@@ -4,6 +4,7 @@ scheduled_training  ScheduledTraining: the model's hooks, its transfers and its 
 iteration_times     when each module of a model computes, and each gradient is ready
 planned_run         performs the plan: packs and sends in backward, updates before the next use
 measured_timeline   a measured iteration of one rank
+fresh_parameters    parameters that are complete whenever code reads them
 flat_batch          the gradients of a transfer in one buffer
 deferred_optimizer  updates of some parameters at a time
 baselines           methods to compare with: DeAR, parameter servers

@@ -11,6 +11,7 @@ from deeppool.collectives.schedule import Schedule
 from deeppool.errors import RunError
 from deeppool.execution.data_parallel.deferred_optimizer import DeferredOptimizer
 from deeppool.execution.data_parallel.flat_batch import FlatBatch
+from deeppool.execution.data_parallel.fresh_parameters import read_fresh, read_plainly
 from deeppool.records.transfer_plan import TransferPlan
 
 SentTransfer = tuple[int, float, float]
@@ -65,6 +66,8 @@ class PlannedRun:
         """Batches of the backward that no step has followed yet, and their transfers."""
         self._pending: dict[int, list[tuple[int, PendingAllReduce]]] = {}
         """Batches whose update is due."""
+        self._versions: dict[nn.Parameter, int] = {}
+        """Changes of the parameters when their update was due."""
         self._begin()
         self._hooks = [each.register_post_accumulate_grad_hook(self._gradient_ready) for each in self._batch_of]
         # Before other hooks of a module, as those of torch.nn.utils.weight_norm compute with its parameters.
@@ -74,6 +77,8 @@ class PlannedRun:
             )
             for module, parameters in uses.items()
         ]
+        self._modules = [*uses]
+        read_fresh(self._modules, self._before_read)
 
     def send_rest(self) -> None:
         """Sends what the backward has left: batches without all gradients, and second halves."""
@@ -85,6 +90,7 @@ class PlannedRun:
         for position, at in self._second:
             self._send(position, at, self._schedules[position])
         self._pending, self._sent = self._sent, {}
+        self._versions = {each: each._version for each in self._batch_of}
         self._begin()
 
     def sum_all(self) -> None:
@@ -114,6 +120,7 @@ class PlannedRun:
         """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()
+        read_plainly(self._modules)
 
     def _begin(self) -> None:
         """Expects the gradients of the next backward."""
@@ -125,8 +132,8 @@ class PlannedRun:
         if at in self._pending:
             # The update would overwrite the gradient by the mean that it awaits.
             raise RunError(
-                f"'{self._names[parameter]}' was read before its last update, which only a forward of its own module "
-                "completes (call drain() before code that reads it by itself)"
+                f"'{self._names[parameter]}' was read before its last update, which its own module completes (read it "
+                "as an attribute of its module, or call drain() before)"
             )
         if self.accumulates:
             return
@@ -158,10 +165,21 @@ class PlannedRun:
 
         return before_forward
 
+    def _before_read(self, parameter: nn.Parameter) -> None:
+        if (at := self._batch_of.get(parameter)) is not None:
+            self._update(at)
+
     def _update(self, at: int) -> None:
-        if at in self._pending:
-            self._await(at)
-            self._optimizer.update(self._batches[at].parameters)
+        if at not in self._pending:
+            return
+        for parameter in self._batches[at].parameters:
+            if parameter._version != self._versions[parameter]:
+                raise RunError(
+                    f"'{self._names[parameter]}' was changed before its last update, which is under way after step() "
+                    "(call drain() before code that changes parameters)"
+                )
+        self._await(at)
+        self._optimizer.update(self._batches[at].parameters)
 
     def _await(self, at: int) -> None:
         for position, work in self._pending.pop(at):

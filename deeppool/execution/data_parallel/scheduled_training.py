@@ -4,7 +4,8 @@
     tried updates      by several plans in turn, of which the fastest on all ranks is kept
     every planned one  backward:      a gradient is ready → its batch is packed and sent, in the plan's order
                        step:          what is left is sent
-                       next forward:  before each module the transfers it waits for end, and its parameters are updated
+                       next forward:  before each module the transfers it waits for end, and its parameters are updated;
+                      others that read these as its attributes wait for them, too
 
 All ranks do the same in the same order. Training is synchronous SGD on the mean gradient of the ranks.
 """
@@ -92,9 +93,14 @@ class ScheduledTraining:
         self._before: Moments | None = None
         """Moments of the last iteration by the plan; None if the last one summed its gradients before its step."""
         self._shown: tuple[tuple[Moments, Moments], Sequence[SentTransfer]] | None = None
+        owners: list[nn.Module | torch.optim.Optimizer] = [*model.modules(), optimizer]
         self._hooks = [
-            model.register_state_dict_pre_hook(lambda *_: self.drain()),
-            optimizer.register_state_dict_pre_hook(lambda *_: self.drain()),
+            hook
+            for each in owners
+            for hook in (
+                each.register_state_dict_pre_hook(lambda *_: self.drain()),
+                each.register_load_state_dict_pre_hook(lambda *_: self.drain()),
+            )
         ]
 
     def step(self) -> None:

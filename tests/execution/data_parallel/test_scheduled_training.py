@@ -14,7 +14,7 @@ from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.device.cpu import CpuDevice
 from deeppool.errors import RunError
 from deeppool.execution.data_parallel.scheduled_training import ScheduledTraining
-from tests.execution.data_parallel.wrapped_rank import CASES, CLUSTER, PREDICTED, prepare, run
+from tests.execution.data_parallel.wrapped_rank import CASES, CLUSTER, PREDICTED, equal, prepare, run
 from tests.ranks import run_ranks
 
 EVERY = [case.name for case in CASES]
@@ -157,29 +157,56 @@ def test_a_step_without_a_forward_of_the_model_itself_is_refused(group: Schedule
 
 
 class Reading(nn.Module):
-    """Reads the weight of one of its modules, which it calls at first."""
+    """Reads the weight of one of its modules by itself, and calls it or not."""
 
-    calls = True
-
-    def __init__(self) -> None:
+    def __init__(self, calls: bool) -> None:
         super().__init__()
+        self.calls = calls
         self.own, self.other = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters()):
+                parameter.fill_(0.1 * number)
+        self.held = [self.other.weight]
+        self.holds = False
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         values = self.own(values)
-        return self.other(values) if self.calls else nn.functional.linear(values, self.other.weight)
+        weight = self.held[0] if self.holds else self.other.weight
+        read = values + weight.sum() + nn.functional.linear(values, weight)
+        return self.other(read) if self.calls else read
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_parameter_that_a_forward_reads_without_its_module_has_its_last_update(
+    group: ScheduleGroup, calls: bool
+) -> None:
+    """Read before its own module, it was one update old."""
+    planned = Reading(calls)
+    plain = copy.deepcopy(planned)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, planned)]
+    with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
+        for _ in range(6):
+            losses = [model(torch.ones(2)).square().sum() for model in (plain, planned)]
+            torch.testing.assert_close(*losses)
+            for loss in losses:
+                loss.backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            training.step()
+    equal(planned.state_dict(), plain.state_dict())
+    assert type(planned.other._parameters) is dict
 
 
 def test_a_parameter_that_is_read_before_its_update_is_an_error_and_none_after_a_drain(group: ScheduleGroup) -> None:
     """Its gradient was replaced by the mean of the update before, and lost."""
-    planned = Reading()
+    planned = Reading(calls=True)
     plain = copy.deepcopy(planned)
     models = plain, planned
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
     with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
         for update in range(6):
             for model in models:
-                model.calls = update < 4
+                model.calls, model.holds = update < 4, update >= 4
             if update >= 4:
                 training.drain()
             for model in models:
@@ -189,7 +216,40 @@ def test_a_parameter_that_is_read_before_its_update_is_an_error_and_none_after_a
             training.step()
         # Also where gradients only accumulate.
         for context in (training.no_sync, nullcontext):
-            with context(), pytest.raises(RunError, match=r"'other.weight' was read before .* \(call drain\(\) before"):
+            with (
+                context(),
+                pytest.raises(RunError, match=r"'other.weight' was read before .* or call drain\(\) before"),
+            ):
                 planned(torch.ones(2)).square().sum().backward()
-    for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
+    equal(planned.state_dict(), plain.state_dict())
+
+
+def test_parameters_are_changed_after_their_update_or_not_at_all(group: ScheduleGroup) -> None:
+    """An update that was under way was added to what had been loaded or clamped."""
+    planned = Reading(calls=True)
+    plain = copy.deepcopy(planned)
+    first = copy.deepcopy(plain.state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, planned)]
+    training = ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group)
+    for update in range(7):
+        for model in (plain, planned):
+            model(torch.ones(2)).square().sum().backward()
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        training.step()
+        for model in (plain, planned):
+            if update == 4:
+                model.load_state_dict(first)
+            if update == 5:
+                with torch.no_grad():
+                    model.other.weight.clamp_(0.0, 0.1)
+    # Of a module alone, too.
+    equal(planned.own.state_dict(), plain.own.state_dict())
+    planned(torch.ones(2)).square().sum().backward()
+    training.step()
+    with torch.no_grad():
+        for parameter in planned.parameters():
+            parameter.clamp_(0.0, 0.1)
+    with pytest.raises(RunError, match=r"'.*' was changed before its last update, .* \(call drain\(\) before"):
+        planned(torch.ones(2))
+    training.close()
