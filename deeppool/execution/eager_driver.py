@@ -58,9 +58,7 @@ class SharedVector:
         """Adds the gradients of all ranks' states to the contribution of the first rank."""
         found = [state for state in states if state["gradients"] and not self.named.keys().isdisjoint(state["pending"])]
         for state in found:
-            pending = state["pending"]
-            # Earlier versions wrote no counts.
-            counts = state.get("counts") or {name: float(part.any()) for name, part in pending.items()}
+            pending, counts = state["pending"], state["counts"]
             parts = [
                 pending.get(name, torch.zeros(each.numel(), dtype=each.dtype)) for name, each in self.named.items()
             ]
