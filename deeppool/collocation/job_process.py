@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deeppool.collocation.containment import ResourceWatch
 from deeppool.collocation.job_queue import BackgroundJob
 from deeppool.execution import checkpoint
+from deeppool.processes.end_of_processes import wait_until_ended
 from deeppool.processes.managed_process import ManagedProcess, Message
 from deeppool.records.training_record import BackgroundOutcome
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import psutil
 
 KILL_SECONDS = 2.0
-"""Most seconds for which descendants that were killed are waited for: they may stay where nobody reaps them."""
+"""Most seconds for which descendants that were killed are waited for: one in a call to a driver does not end."""
 
 
 class JobHistory:
@@ -101,9 +102,7 @@ class JobProcess:
 
     def kill_descendants(self) -> None:
         """Kills the descendants that were found, and waits until they have ended."""
-        import psutil
-
         for process in self.descendants:
             with contextlib.suppress(Exception):  # gone
                 process.kill()
-        psutil.wait_procs(self.descendants, KILL_SECONDS)
+        wait_until_ended(self.descendants, KILL_SECONDS)

@@ -15,21 +15,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from deeppool.base import serialization
 from deeppool.base.number_checks import whole_number
 from deeppool.base.private_files import check_private, private
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
-
-if TYPE_CHECKING:
-    import psutil
+from deeppool.processes.end_of_processes import wait_until_ended
 
 HOST = "deeppool.coordinator.ray_host"
 """Module of the process that runs a Ray of this machine."""
@@ -40,8 +37,6 @@ SLOW_START_SECONDS = 240
 """The same, for each of its processes."""
 STOP_SECONDS = 30.0
 PROBE_SECONDS = 5.0
-LOOK_SECONDS = 0.1
-"""Seconds between two looks whether processes have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,27 +232,8 @@ def _remove_all_of(folder: str) -> None:
         for process in left:
             with suppress(psutil.Error):
                 process.kill()
-        _wait_until_ended(left, PROBE_SECONDS)
+        wait_until_ended(left, PROBE_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_until_ended(processes: "list[psutil.Process]", seconds: float) -> "list[psutil.Process]":
-    """Waits until processes have ended, and returns those that have not within some seconds.
-
-    A zombie has ended: without an init process, as in a container, nobody waits for one whose parent is gone.
-    """
-    import psutil
-
-    def runs(process: psutil.Process) -> bool:
-        with suppress(psutil.NoSuchProcess):
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
-        return False
-
-    deadline = time.monotonic() + seconds
-    while processes and time.monotonic() < deadline:
-        # This waits for children of this process, too.
-        processes = list(filter(runs, psutil.wait_procs(processes, timeout=LOOK_SECONDS)[1]))
-    return processes
 
 
 def remember(joined: Joined) -> None:
@@ -337,7 +313,7 @@ def leave(joined: Joined) -> None:
             host = psutil.Process(joined.pid)
             family = [host, *host.children(recursive=True)]
             host.terminate()
-            for process in _wait_until_ended(family, STOP_SECONDS):
+            for process in wait_until_ended(family, STOP_SECONDS):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
     _file().unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from deeppool.coordinator.ray_connection import LOOPBACK, find_ray
 from deeppool.processes.cleanup_watchdog import cleanup_watchdog
+from deeppool.processes.end_of_processes import has_ended
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Size of the object store: for models on their way to the ranks; larger objects go through a file."""
@@ -60,8 +61,7 @@ def wait_for_end(over: threading.Event) -> None:
 
     node = next((child for child in psutil.Process().children() if child.name() == "raylet"), None)
     while not over.wait(LOOK_SECONDS):
-        # Nobody has waited for it: it remains as a zombie.
-        if node is not None and (not node.is_running() or node.status() == psutil.STATUS_ZOMBIE):
+        if node is not None and has_ended(node):
             return
 
 

@@ -20,6 +20,7 @@ from deeppool.base.number_checks import whole_number
 from deeppool.device.cpu import usable_cores
 from deeppool.evaluation.execution import ANSWER, KERNEL_ENVIRONMENT, ExecutedNotebook, NotebookTask
 from deeppool.processes import stop_detector
+from deeppool.processes.end_of_processes import wait_until_ended
 from deeppool.processes.rank_group import private_folder
 from deeppool.units import format_seconds
 
@@ -210,8 +211,8 @@ def _end_process_tree(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
     # A kernel that exits by itself lets its runs remove their shared memory.
-    _, alive = psutil.wait_procs(descendants, EXIT_SECONDS)
+    alive = wait_until_ended(descendants, EXIT_SECONDS)
     for each in alive:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(alive, EXIT_SECONDS)
+    wait_until_ended(alive, EXIT_SECONDS)

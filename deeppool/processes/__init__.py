@@ -10,6 +10,7 @@ cleanup_watchdog     removes folders and control groups, even if their process i
 rank_group           all ranks of a run, started and commanded together
 heartbeat            reports the current activity of a rank every second
 hang_detector        finds the rank that no longer makes progress
+end_of_processes     waits until processes have ended
 stop_detector        finds processes that a signal has stopped
 failure_attribution  finds the rank that failed first, and makes the error message
 shared_page          shared memory between a foreground rank and its background

@@ -123,7 +123,7 @@ def test_a_process_of_a_stopped_ray_that_ends_by_itself_meanwhile_spares_no_othe
         assert host.wait(300) != 0
         return processes
 
-    monkeypatch.setattr(ray_connection, "_wait_until_ended", wait_too_short)
+    monkeypatch.setattr(ray_connection, "wait_until_ended", wait_too_short)
     joined = Joined("127.0.0.1:1", host.pid)
     ray_connection.remember(joined)
     ray_connection.leave(joined)

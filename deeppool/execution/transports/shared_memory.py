@@ -22,6 +22,7 @@ from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.futex import Futex
 from deeppool.execution.transports.received import TIMEOUT, Received
+from deeppool.processes.end_of_processes import has_ended
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks that the other ranks live."""
@@ -185,7 +186,7 @@ class SharedMemoryRounds:
     def _lives(self, rank: int) -> bool:
         try:
             process = self._processes.setdefault(rank, psutil.Process(int(self._state.process[rank])))
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            return not has_ended(process)
         except psutil.NoSuchProcess:
             return False
 
