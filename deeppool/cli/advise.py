@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from deeppool.cli.options import AsJson, ClusterOption, Precision, ShapeOption, shape
+from deeppool.cli.options import AsJson, ClusterOption, Precision, ShapeOption, refuse_given, shape
 from deeppool.cli.output import progress, show
 
 
 def advise(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -50,8 +51,12 @@ def advise(
     From your own measurement: `deeppool advise profile.json --gpus 8 --global-batch 32 --cluster cluster.json`
     """
     from deeppool.advice.advise import advise as find_advice
+    from deeppool.advice.layer_times import names_profile
     from deeppool.cluster.cluster import find_cluster
 
+    if names_profile(model):
+        why = f"is for a model, and the profile {model} has its own (leave it out)"
+        refuse_given(context, why, "device", "precision")
     with progress() as report:
         found = find_advice(
             model,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deeppool.base.sharing import Policy
+from deeppool.cli.options import refuse_given
 from deeppool.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -53,6 +54,20 @@ def read_interference(path: Path | None, policy: Policy | None, max_slowdown: fl
             param_hint="--max-slowdown" if policy is None else "--policy",
         )
     return None
+
+
+def refuse_unused(context: typer.Context, given: "Conditions", randomness: str) -> None:
+    """Rejects options of random deviations that are on the command line, where these conditions have none.
+
+    Args:
+        context: of the command.
+        given: its conditions.
+        randomness: the options that make some.
+    """
+    if not given.straggling:
+        refuse_given(context, "is how late a straggler is (give --straggling too)", "delay")
+    if not given.random:
+        refuse_given(context, f"is for random deviations, and there are none (give {randomness})", "seed", "iterations")
 
 
 def conditions(speeds: list[str] | None, **others: Any) -> "Conditions":

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from deeppool.cli.inputs import read_profile
-from deeppool.cli.options import AsJson, ClusterOption
+from deeppool.cli.options import AsJson, ClusterOption, refuse_given
 from deeppool.cli.output import show
 
 
 def import_trace(
+    context: typer.Context,
     trace_format: Annotated[
         Literal["philly", "helios", "pai"],
         typer.Argument(
@@ -47,6 +48,8 @@ def import_trace(
     from deeppool.simulation.cluster.public_traces import import_trace as make_workload
 
     known = {_beside(name, output): read_profile(name) for name in profiles}
+    if len(known) == 1:
+        refuse_given(context, "is of the draw of models, and there is one (give --profile several times)", "seed")
     found = make_workload(
         path,
         trace_format,

@@ -137,7 +137,10 @@ def refuse(why: str, **options: object) -> None:
 
 
 def refuse_given(context: typer.Context, why: str, *names: str) -> None:
-    """Rejects the first of some options that is on the command line, also with the value of its default."""
+    """Rejects the first of some options that is on the command line, also with the value of its default.
+
+    Names of options that the command does not have count as not given.
+    """
     sources = {name: context.get_parameter_source(name) for name in names}
     refuse(why, **{name: source for name, source in sources.items() if source and source.name == "COMMANDLINE"})
 

@@ -15,12 +15,14 @@ from deeppool.cli.options import (
     OptimizerOption,
     ProfileArgument,
     memory_size,
+    refuse_given,
 )
 from deeppool.cli.output import show
 from deeppool.cli.sharing import check_usage, show_sharing
 
 
 def plan(
+    context: typer.Context,
     profile_file: ProfileArgument,
     gpus: Annotated[int, typer.Option(help="GPUs to plan for.")],
     global_batch: Annotated[int, typer.Option(help="Samples per iteration, over all GPUs.")],
@@ -74,6 +76,8 @@ def plan(
     from deeppool.profiling.default_cluster import cluster_for
     from deeppool.profiling.shipped import find_profile
 
+    if amplification_limit is None:
+        refuse_given(context, "is of a limit (give --amplification-limit too)", "limit_scope")
     bytes_per_gpu = memory_size(memory)
     times = find_profile(profile_file)  # the plan includes its caveats
     place = cluster_for(times, gpus, cluster)

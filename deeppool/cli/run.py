@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deeppool.cli.inputs import read_plan, warn
-from deeppool.cli.options import AsJson, PolicyOption, ShapeOption, SlowdownOption, shape
+from deeppool.cli.options import AsJson, PolicyOption, ShapeOption, SlowdownOption, refuse, shape
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
 from deeppool.cli.train import find_own
@@ -85,6 +85,12 @@ def run(
 
     Emulating one rank of eight: `deeppool run plan8.json --emulate-rank 0 --background resnet18`
     """
+    if policy == "none":
+        refuse(
+            "is for a background job, and --policy none runs none",
+            background_batch=background_batch,
+            gpu_price=gpu_price,
+        )
     import_and_fork("deeppool.runs.launch", "deeppool.execution.worker")
     from deeppool.advice.card import text_with_card
     from deeppool.collocation.job_queue import BATCH, BackgroundJob

@@ -16,6 +16,7 @@ from deeppool.cli.conditions import (
     StragglingOption,
     conditions,
     read_interference,
+    refuse_unused,
 )
 from deeppool.cli.inputs import read_plan, read_profile
 from deeppool.cli.options import AsJson, SlowdownOption, refuse
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
+    context: typer.Context,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan written by `deeppool plan -o FILE`.")],
     background: Annotated[
         str | None,
@@ -116,6 +118,7 @@ def simulate(
         check_device(job, made.device_name, made.device)
     if noise is not None:
         given = _noisy(given, noise, made.gpus)
+    refuse_unused(context, given, "--jitter, --noise or --straggling")
     deviations = None if given.as_planned else given
     beside = None if job is None else background_beside(made.background, job)
     replayed = replay(

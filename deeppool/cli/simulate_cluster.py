@@ -15,14 +15,16 @@ from deeppool.cli.conditions import (
     StragglingOption,
     conditions,
     read_interference,
+    refuse_unused,
 )
-from deeppool.cli.options import AsJson, ClusterOption, SlowdownOption
+from deeppool.cli.options import AsJson, ClusterOption, SlowdownOption, refuse
 from deeppool.cli.output import progress, show
 
 Strategy = Literal["data-parallel", "partition", "burst-parallel", "collocated", "all"]
 
 
 def simulate_cluster(
+    context: typer.Context,
     trace: Annotated[
         Path,
         typer.Argument(metavar="TRACE", help="Workload trace; `deeppool cluster import` makes one of a public trace."),
@@ -66,8 +68,16 @@ def simulate_cluster(
 
     if (strategy == "partition") != (foreground_gpus is not None):
         raise typer.BadParameter("goes with --strategy partition, and that with it", param_hint="--foreground-gpus")
+    if strategy not in ("collocated", "all"):
+        refuse(
+            f"is of GPUs that two jobs share, and --strategy {strategy} has none (leave it out)",
+            interference=interference,
+            policy=policy,
+            max_slowdown=max_slowdown,
+        )
     measured = read_interference(interference, policy, max_slowdown)
     given = conditions(speed, jitter=jitter, straggling=straggling, delay=delay, seed=seed)
+    refuse_unused(context, given, "--jitter or --straggling")
     workload = serialization.read(trace, WorkloadTrace)
     sources = load_sources(workload, trace.parent)
     options: dict[str, Any] = {

@@ -17,6 +17,7 @@ from deeppool.cli.options import (
     RestartsOption,
     SlowdownOption,
     refuse,
+    refuse_given,
 )
 from deeppool.cli.output import progress, show
 from deeppool.cli.torchrun import torchrun_workers
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan for the job's model.")],
     job: Annotated[
         str, typer.Argument(metavar="JOB", help="package.module:callable that returns a deeppool.TrainingJob.")
@@ -97,9 +99,11 @@ def train(
     Only rank 0 reads the plan and creates the job. Each node needs the job's code, and all nodes must share the
     checkpoint folder.
     """
-    if not background:
+    if checkpoints is None:
+        refuse_given(context, "needs --checkpoints", "checkpoint_every", "keep")
+    if not background or policy == "none":
         refuse(
-            "needs --background JOB",
+            "needs --background JOB" if not background else "is for a background job, and --policy none runs none",
             background_batch=background_batch,
             background_steps=background_steps,
             background_checkpoints=background_checkpoints,

@@ -59,7 +59,7 @@ def test_stragglers_of_a_plan_are_reported_and_the_same_for_a_seed(folder):
 
 
 def test_without_anything_slow_a_plan_goes_as_planned(folder):
-    told = json.loads(simulate(folder, "plan.json", "--seed", 5, "--json").stdout)
+    told = json.loads(simulate(folder, "plan.json", "--speed", "1=1", "--json").stdout)
     assert told["conditions"] is None
     assert told["iteration_time"] == pytest.approx(PLAN.iteration_time)
 
