@@ -113,7 +113,7 @@ def test_jobs_and_waves_that_send_all_at_once_are_compared_with_ddp_that_does_to
     # Four layers of 10 MiB, in two buckets by DDP's default, of 6 steps by a ring of four GPUs that take 10 ms each:
     # 120 ms, and 60 in one. A GPU computes for 100 ms on any number of them, all of it in the forward.
     slow = Link(1e15, 10e-3, "by hand")
-    profile = chain(*[(25e-3, 0, 10 * MIB)] * 4)
+    profile = replace(chain(*[(25e-3, 0, 10 * MIB)] * 4), device="cuda", device_name="NVIDIA H200")
     fastest = dp.advise(profile, Cluster(4, "by hand", 1, slow, slow), 8)
     assert [one.seconds for one in fastest.plan.comparison.data_parallel] == pytest.approx([0.1, 0.12, 0.16])
     # On four GPUs alone, as if they were the only ones.
@@ -145,7 +145,13 @@ def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the
     profile = chain((3e-3, 0, MIB))
     layers = tuple(replace(layer, activation_bytes=10 * MIB) for layer in profile.graph.layers)
     measurements = tuple(replace(each, backward=each.forward) for each in profile.measurements)
-    profile = replace(profile, graph=replace(profile.graph, layers=layers), measurements=measurements, device="cuda")
+    profile = replace(
+        profile,
+        graph=replace(profile.graph, layers=layers),
+        measurements=measurements,
+        device="cuda",
+        device_name="NVIDIA H200",
+    )
     # On each of four GPUs 2 samples of 10 MiB, and a MiB of weights, gradients and momentum each; of two replicas 6.
     two = {
         memory: advise(profile, replace(FOUR, memory=memory * MIB))["two waves"] for memory in (25.9, 26.1, 42.9, 43.1)
@@ -174,24 +180,31 @@ def test_two_waves_are_worth_it_where_a_gpu_has_time_but_no_memory_for_twice_the
 
 def test_two_waves_are_compared_with_twice_the_batch_wherever_each_is_fastest() -> None:
     # 6 ms, half of it forward, however many samples, and 20 MB of parameters, which take 20 ms on two GPUs and 30 on
-    # four: DDP and two waves are fastest on one GPU, where a second wave hides a half of each.
+    # four: DDP and two waves are fastest on one GPU, where a second wave hides a half of each. The average of both
+    # waves' gradients moves 100 MB at 4.8 TB/s.
     profile = chain((3e-3, 0, 20_000_000))
     layers = tuple(replace(layer, activation_bytes=10_000_000) for layer in profile.graph.layers)
     measurements = tuple(replace(each, backward=each.forward) for each in profile.measurements)
-    profile = replace(profile, graph=replace(profile.graph, layers=layers), measurements=measurements, device="cuda")
+    profile = replace(
+        profile,
+        graph=replace(profile.graph, layers=layers),
+        measurements=measurements,
+        device="cuda",
+        device_name="NVIDIA H200",
+    )
     # 120 MB of two replicas and 80 of samples. One replica holds twice the batch with 220 MB on one GPU, 140 on two.
     waves = advise(profile, replace(FOUR, memory=201e6))["two waves"]
-    assert (waves.verdict, waves.gain) == ("yes", pytest.approx(2, rel=0.01))
-    assert "sums take 0 s on 1 GPU: two waves are 2.00 times as fast" in waves.evidence
+    assert (waves.verdict, waves.gain) == ("yes", pytest.approx(2, rel=0.02))
+    assert "sums take 0 s on 1 GPU: two waves are 1.98 times as fast" in waves.evidence
     # In two micro-steps of 6 ms each, of which they take 6 for as many samples; on two GPUs it takes 26.
-    assert waves.evidence.endswith(", and 2.00 times as fast as one of twice the batch on 1 GPU in 2 micro-steps")
+    assert waves.evidence.endswith(", and 1.98 times as fast as one of twice the batch on 1 GPU in 2 micro-steps")
     larger = advise(profile, replace(FOUR, memory=221e6))["two waves"]
     assert larger.verdict == "no"
     assert larger.evidence.endswith(
-        "one of twice the batch on 1 GPU, which 210.8 MiB hold, is 1.00 times as fast as they are"
+        "one of twice the batch on 1 GPU, which 210.8 MiB hold, is 1.01 times as fast as they are"
     )
     # Exchanges are hidden too: 12 ms, and 1.5 MB at 1 GB/s after them by DDP; twice the batch sends as much in 24.
-    hidden = replace(chain((0, 6e-3, 1_000_000)), device="cuda")
+    hidden = replace(chain((0, 6e-3, 1_000_000)), device="cuda", device_name="NVIDIA H200")
     graph = replace(hidden.graph, layers=tuple(replace(layer, activation_bytes=1) for layer in hidden.graph.layers))
     found = advise(replace(hidden, graph=graph))["two waves"]
     assert (found.verdict, found.gain) == ("yes", pytest.approx((24 + 1.5) / 24, rel=0.01))

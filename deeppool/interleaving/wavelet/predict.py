@@ -13,6 +13,7 @@ from deeppool.planning.evaluate.baselines import DataParallelTime, data_parallel
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
+from deeppool.profiling.update_estimate import estimated_update_per_byte
 from deeppool.units import format_count, format_seconds
 
 
@@ -91,16 +92,19 @@ def _data_parallel(profile: Profile, cluster: Cluster, samples: int) -> DataPara
 def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickTockCosts:
     """Returns the parts of an iteration with some samples on each GPU.
 
-    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples, which is too fast
-    where weights are most of what a pass reads; on a core they share its time. The update counts as the end of the
-    backward.
+    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples, and as the bytes of
+    a second update; on a core they share its time. The end of a backward are the average of the gradients of both
+    waves, which moves five values for each weight, as an estimated update does, and the update. No wave waits for
+    memory that the other one frees, as it may where a GPU reuses large blocks.
     """
     times = [profile.time(layer, samples) for layer in range(len(profile.graph.layers))]
-    alone, doubled = (profile.step_time(batch) for batch in (samples, 2 * samples))
-    beside = 0.5 if not doubled or find_kind(profile.device).on_cores else alone / doubled
+    update = sum(profile.update_times())
+    moved = sum(profile.graph.gradient_bytes) * estimated_update_per_byte(profile.device, profile.device_name)
+    doubled = profile.step_time(2 * samples) + moved
+    beside = 0.5 if not doubled or find_kind(profile.device).on_cores else profile.step_time(samples) / doubled
     return TickTockCosts(
         forward=sum(time.forward for time in times),
-        backward=sum(time.backward for time in times) + sum(profile.update_times()),
+        backward=sum(time.backward for time in times) + moved + update,
         exchange=network.all_reduce_time(network.cluster.gpus, sum(profile.graph.gradient_bytes)),
         beside=min(1.0, max(0.5, beside)),
     )

@@ -132,8 +132,7 @@ class Wave:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_copy_([self.raw[index] for index in reached], gradients)
         if other is not None:
-            torch._foreach_add_(gradients, [other[index] for index in reached])
-            torch._foreach_mul_(gradients, 0.5)
+            torch._foreach_lerp_(gradients, [other[index] for index in reached], 0.5)
 
     def update(self) -> None:
         """Sums the gradients over all ranks, and updates the replica."""
