@@ -44,7 +44,7 @@ class EagerReplica:
         )
         self._average_every, self._latest = average_every, latest
         for tensor in self._state():
-            dist.broadcast(tensor, group=group, group_src=0)
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
         self._sums = join(group, self._vector.elements, self._vector.dtype)
         self._earlier = 0
         """Updates before this object was made."""
@@ -117,11 +117,11 @@ class EagerReplica:
             self._schedule.step()
 
     def _average(self) -> None:
-        """Replaces parameters and buffers by their averages over ranks."""
+        """Replaces parameters and buffers by their averages over ranks, but those of integers."""
         for tensor in self._state():
-            dist.all_reduce(tensor, group=self._group)
-            tensor.div_(dist.get_world_size(self._group))
+            if tensor.is_floating_point() or tensor.is_complex():
+                dist.all_reduce(tensor.detach(), group=self._group)
+                tensor.detach().div_(dist.get_world_size(self._group))
 
     def _state(self) -> list[torch.Tensor]:
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+        return [*self._model.parameters(), *self._model.buffers()]

@@ -19,7 +19,10 @@ class GradientVector:
         """Takes the parameters, whose order is the vector's."""
         types = {parameter.dtype for parameter in parameters}
         if len(types) != 1:
-            raise InvalidValueError(f"the parameters of a model have one type, got {sorted(map(str, types))}")
+            raise InvalidValueError(
+                f"the parameters of a model have one type, got {', '.join(sorted(map(str, types))) or 'no parameters'} "
+                "(give all that train the same type, such as model.float())"
+            )
         self.parameters, self.dtype = tuple(parameters), types.pop()
         self.sizes = [*(parameter.numel() for parameter in parameters), len(self.parameters)]
         """Elements of each gradient, and of the counts."""

@@ -28,9 +28,12 @@ def train(rank: int, ranks: int, what: str, place: torch.device) -> dict:
     with torch.no_grad():
         model.weight.fill_(rank + 0.5)
         model.bias.fill_(1.0)
+    # As a model's permutation of features: no training changes it.
+    model.register_buffer("order", torch.tensor([rank, 7], device=place))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
     with dp.EagerSGD(**SETTINGS[what]).wrap(model, optimizer, schedule=schedule) as eager:
+        assert model.order.tolist() == [0, 7]
         if what == "restored":
             restore(eager)
         while eager.updates < STEPS:
