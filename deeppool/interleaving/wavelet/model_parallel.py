@@ -156,12 +156,21 @@ class WaveletModelParallel:
         Raises:
             InvalidValueError: it is of another training.
             DocumentError: it is damaged.
+            RunError: the ranks find different ones, or another rank failed.
         """
-        found = self._checkpoints(folder).find_resumable()
+        checkpoints = self._checkpoints(folder)
+        every = on_all_ranks(checkpoints.find_resumable)
+        found = every[self.trainer.rank]
+        made = [0 if each is None else each[1] for each in every]
+        if len(set(made)) > 1:
+            raise RunError(
+                f"the ranks find checkpoints after {', '.join(map(str, made))} updates in {folder} (give a folder that "
+                "all of them share)"
+            )
         if found is None:
             return 0
         with self._all_weights():
-            checkpoint.load(self.trainer, found[0])
+            on_all_ranks(lambda: checkpoint.load(self.trainer, found[0]))
         if (optimizer := self.trainer.update.optimizer) is not None:
             for parameter in [each for each in optimizer.state if not each.untyped_storage().nbytes()]:
                 # The rank that keeps a weight updates it.
@@ -254,8 +263,9 @@ def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
     error, mine = None, cast(tuple[Any, str | None], (None, None))
     try:
         mine = (work(), None)
-    except DeeppoolError as caught:
-        mine, error = (None, str(caught)), caught
+    except Exception as caught:  # of any kind: the others wait for what this rank found
+        told = str(caught) if isinstance(caught, DeeppoolError) else f"{type(caught).__name__}: {caught}"
+        mine, error = (None, told), caught
     dist.all_gather_object(found, mine)
     if error is not None:
         raise error

@@ -13,7 +13,7 @@ import deeppool as dp
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.layer import Granularity
-from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel
+from deeppool.interleaving.wavelet.model_parallel import WaveletModelParallel, on_all_ranks
 from deeppool.training.training_job import Training
 
 BATCH, UPDATES, WIDTH = 8, 3, 12
@@ -120,6 +120,18 @@ def continue_one(rank: int, ranks: int, name: str, updates: range, folder: Path)
                 training.trainer.parameters["head.weight"].fill_(float("nan"))
         with pytest.raises(RunError, match=r"'head\.weight' holds values that are no number"):
             training.save(folder)
+        # What one rank alone sees or runs into is an error on all of them, and no wait for ever.
+        with pytest.raises(
+            RunError, match=rf"after {updates.stop}, 0.* updates .* \(give a folder that all of them share"
+        ):
+            training.resume(folder if rank == 0 else folder / "own")
+        error, told = (OSError, "no space") if rank == 0 else (RunError, "rank 0: OSError: no space")
+        with pytest.raises(error, match=told):
+            on_all_ranks(lambda: full_disk() if rank == 0 else None)
+
+
+def full_disk() -> None:
+    raise OSError("no space")
 
 
 def train(rank: int, ranks: int, cases: list[tuple[str, int]], folder: str) -> None:
