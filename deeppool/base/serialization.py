@@ -133,7 +133,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     try:
         there = target.exists()
         target.resolve()  # a path that no file can have does not exist
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last one for links that lead back to themselves
         reason = getattr(error, "strerror", error)
         raise DocumentError(f"cannot write {target}: {reason} (choose another path)") from error
     if target.is_dir():

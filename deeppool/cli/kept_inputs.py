@@ -1,5 +1,6 @@
 """Commands that can write their result, and do not write it over a file that they read."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from os.path import isfile
 from pathlib import Path
@@ -31,13 +32,14 @@ class InputKeepingCommand(TyperCommand):
         from deeppool.base.serialization import check_writable
         from deeppool.processes.torchrun import started_by_torchrun
 
-        inputs = {path.resolve() for path in _inputs(ctx.info_name or "", ctx.params)}
+        # Unlike Path.resolve, this raises nothing for links that lead back to themselves.
+        inputs = {os.path.realpath(path) for path in _inputs(ctx.info_name or "", ctx.params)}
         for name, option in WRITTEN.items():
             path = ctx.params.get(name)
             if path is None:
                 continue
             for target in _targets(name, Path(path)):
-                if target.resolve() in inputs:
+                if os.path.realpath(target) in inputs:
                     beside = "" if target == Path(path) else f", {target}"
                     raise InvalidValueError(
                         f"{option} {path} would replace a file that this command reads{beside} (give {option} another "

@@ -49,7 +49,12 @@ def write_model_explorer(path: str | os.PathLike[str], plan: Plan) -> tuple[Path
 
 
 def files_at(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Returns the files that :func:`write_model_explorer` writes: the graph, then one for each of QUANTITIES."""
+    """Returns the files that :func:`write_model_explorer` writes: the graph, then one for each of QUANTITIES.
+
+    Raises:
+        DocumentError: the path is a folder, or cannot be written.
+    """
+    serialization.check_writable(path)
     return Path(path), *(Path(path).with_suffix(f".{quantity}.json") for quantity in QUANTITIES)
 
 

@@ -1,12 +1,13 @@
 """No command writes its result over a file that it reads."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from deeppool.cli.app import app
-from deeppool.errors import InvalidValueError
+from deeppool.errors import DocumentError, InvalidValueError
 
 COMMANDS = {
     "advise profile.json --gpus 2 --global-batch 8 -o": "profile.json",
@@ -82,3 +83,21 @@ def test_node_data_beside_a_graph_do_not_replace_an_input(quantity: str) -> None
 )
 def test_other_files_may_be_replaced(line: str) -> None:
     assert "would replace" not in str(command(line).exception)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("explain plan.json --model-explorer .", "cannot write .: it is a folder"),
+        pytest.param(
+            "show plan.json --html loop.json",
+            "cannot write loop.json: Symlink loop",
+            marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python replaces such a link"),
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_told_in_a_line(line: str, told: str) -> None:
+    Path("loop.json").symlink_to("loop.json")
+    done = command(line)
+    assert isinstance(done.exception, DocumentError)
+    assert str(done.exception).startswith(told)

@@ -17,6 +17,10 @@ from deeppool.profiling.measure.sampling import MINIMUM_RUNS
 from deeppool.profiling.table import Profile
 
 NORMAL = NormalDist()
+MOST_RELATIVE = 1e6
+"""Largest speed, bandwidth and delay, and the inverse of the smallest speed and bandwidth: times stay finite."""
+MOST_JITTER = 10.0
+"""A standard deviation makes an iteration 22,000 times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +59,16 @@ class Conditions:
             wrong = next((value for value in values if not 0 < value < math.inf), None)
             if wrong is not None:
                 raise InvalidValueError(f"{name} must be positive, got {wrong:g} (1 is as planned)")
-        for name, value in (("jitter", self.jitter), ("delay", self.delay)):
+            wrong = next((value for value in values if not 1 / MOST_RELATIVE <= value <= MOST_RELATIVE), None)
+            if wrong is not None:
+                raise InvalidValueError(
+                    f"{name} must be from {1 / MOST_RELATIVE:g} to {MOST_RELATIVE:g}, got {wrong:g} (1 is as planned)"
+                )
+        for name, value, most in (("jitter", self.jitter, MOST_JITTER), ("delay", self.delay, MOST_RELATIVE)):
             if not 0 <= value < math.inf:
                 raise InvalidValueError(f"{name} must not be negative, got {value:g} (0 is none)")
+            if value > most:
+                raise InvalidValueError(f"{name} must be at most {most:g}, got {value:g} (0 is none)")
         if not 0 <= self.straggling <= 1:
             raise InvalidValueError(f"straggling is a probability, from 0 to 1, got {self.straggling:g}")
         object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
@@ -151,5 +162,11 @@ def profiled_conditions(profile: Profile, gpus: int, *, seed: int = 0) -> Condit
         )
     # Half the interquartile range of exp(jitter x N(0, 1)), and the mean of its lower half.
     jitter = math.asinh(fmean(spreads)) / NORMAL.inv_cdf(0.75)
+    if jitter > MOST_JITTER:
+        raise InvalidValueError(
+            f"the profile of {profile.graph.model} is too noisy to simulate: iterations spread by "
+            f"{100 * fmean(spreads):.3g} %, which is a jitter of {jitter:.3g}, and {MOST_JITTER:g} is the most "
+            "(profile it again on an idle machine)"
+        )
     typical = 2 * math.exp(jitter**2 / 2) * NORMAL.cdf(-jitter)
     return Conditions(speeds=(typical,) * whole_number("gpus", gpus, most=MAXIMUM_GPUS), jitter=jitter, seed=seed)

@@ -269,11 +269,26 @@ def test_it_is_read_back_from_a_file_with_its_slow_gpus(tmp_path):
         ({"inside_bandwidth": -1.0}, "inside_bandwidth must be positive, got -1 "),
         ({"jitter": -0.1}, "jitter must not be negative, got -0.1"),
         ({"straggling": 1.5}, "straggling is a probability, from 0 to 1, got 1.5"),
+        ({"speeds": (1.0, 1e-320)}, "speeds must be from 1e-06 to 1e[+]06, got 9.99989e-321 "),
+        ({"between_bandwidth": 1e308}, "between_bandwidth must be from 1e-06 to 1e[+]06, got 1e[+]308 "),
+        ({"jitter": 300.0}, "jitter must be at most 10, got 300 "),
+        ({"delay": 1e308}, "delay must be at most 1e[+]06, got 1e[+]308 "),
     ],
 )
 def test_invalid_conditions_are_refused(wrong, message):
     with pytest.raises(InvalidValueError, match=message):
         Conditions(**wrong)
+
+
+def test_the_times_of_extreme_conditions_are_numbers():
+    extreme = Conditions(speeds=(1e-6,), jitter=10.0, straggling=1.0, delay=1e6, inside_bandwidth=1e-6)
+    found = simulate(two_layer_plan(), conditions=extreme)
+    assert all(0 < time < math.inf for time in found.iteration_times)
+
+
+def test_a_profile_of_too_much_noise_is_refused():
+    with pytest.raises(InvalidValueError, match=r"too noisy to simulate: iterations spread by 1e\+32 %"):
+        profiled_conditions(noisy_profile(1e30), 2)
 
 
 def test_conditions_of_another_cluster_are_refused():
