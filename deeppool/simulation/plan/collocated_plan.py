@@ -4,7 +4,7 @@ Each GPU is simulated separately (``simulation.device.collocated``) with the pla
 wait for the slowest one, so the plan slows down by at least the largest slowdown.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deeppool.base.sharing import Sharing
@@ -175,15 +175,27 @@ def simulate_gpu(
 
 
 def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHarvest) -> list[SimulatedStep]:
-    """Returns the operators of one GPU in an iteration; idle time at its end precedes the next one's first."""
-    free_since = work.spans[-1].end - end
+    """Returns the operators of one GPU in an iteration; idle time at its end precedes the next one's first.
+
+    A transfer for which a core computes nothing is none of them: it is a wait before the next one.
+    """
+    computing = [work.computed(span) > 0 for span in work.spans]
+    # The first operator has all the idle time since the last one, of the iteration before.
+    first = len(computing) - computing[::-1].index(True)
+    spans = [replace(span, start=span.start - end, end=span.end - end) for span in work.spans[first:]]
+    free_since = work.spans[first - 1].end - end
     steps = []
-    for span in work.spans:
+    waited = harvested = 0.0
+    for span in (*spans, *work.spans[:first]):
         moves = span.kind in ("reshard", "sync")
         seconds = work.computed(span)
         # In a transfer the core waits before data arrive.
         gap, pauses = max(0.0, span.start - free_since), span.duration - seconds
-        idle = gap + pauses
+        waited += gap + pauses
+        harvested += waits.at(gap) * gap + waits.in_transfers * pauses
+        free_since = span.end
+        if seconds <= 0:
+            continue
         steps.append(
             SimulatedStep(
                 kind=span.kind,
@@ -191,10 +203,10 @@ def _steps(work: GpuActivity, stages: dict[str, int], end: float, waits: IdleHar
                 stage=stages.get(span.name, len(stages) - 1),
                 seconds=seconds,
                 # Adjacent spans may differ in the last digit.
-                idle=idle if idle > 1e-9 * end else 0.0,
-                idle_rate=(waits.at(gap) * gap + waits.in_transfers * pauses) / idle if idle else 1.0,
+                idle=waited if waited > 1e-9 * end else 0.0,
+                idle_rate=harvested / waited if waited else 1.0,
                 intensity=0.0 if moves else None,
             )
         )
-        free_since = span.end
+        waited = harvested = 0.0
     return steps

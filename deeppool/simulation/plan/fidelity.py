@@ -26,10 +26,8 @@ class Quantity:
         return self.simulated / self.measured - 1
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} {self.text_of(self.simulated)} for {self.text_of(self.measured)} "
-            f"({format_growth(self.error)})"
-        )
+        text = f"{self.name} {self.text_of(self.simulated)} for {self.text_of(self.measured)}"
+        return f"{text} ({format_growth(self.error)})" if math.isfinite(self.error) else text
 
     def text_of(self, value: float) -> str:
         """Formats one of the two numbers with its unit."""

@@ -30,7 +30,7 @@ def same_for_all(foreground, background):
     return Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), arrangements)
 
 
-@pytest.mark.parametrize("network", [lambda made: made, waiting])
+@pytest.mark.parametrize("network", [lambda made: made, waiting, lambda made: waiting(made, 0.0, 0.0)])
 def test_a_background_that_is_preempted_gets_what_the_replay_gives_it(network):
     foreground, background = made()
     foreground = network(foreground)

@@ -72,6 +72,12 @@ def test_errors_are_parts_of_what_was_measured_and_the_worst_is_named():
     assert "no interference modelled" in str(found)
 
 
+def test_beside_nothing_measured_there_is_no_part_of_it():
+    found = compare_with_run(PLAN, run(harvest=0.0))
+    assert "background harvest 25.0 % for 0.0 %;" in str(found)
+    assert not found.within(1e9)
+
+
 def test_with_interference_it_agrees_with_the_collocated_plan():
     pairs = tuple(Arrangement(name, ((0.8,),), ((0.4,),)) for name in ("normal", "nice", "lowest"))
     measured = Interference("a device", "2026-11-21", "made up", (1.0,), (1e-3,), pairs)
