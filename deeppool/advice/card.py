@@ -99,7 +99,8 @@ def _burst_parallelism(
         return Finding("burst parallelism", "unknown", None, evidence, by_turns)
     step = replan if abs(deviation) > DEVIATION else by_turns
     if plan is None:
-        return Finding("burst parallelism", "unknown", None, f"{evidence}; DDP was not measured", step)
+        evidence += "; DDP was not measured (the run's plan predicts it: deeppool show PLAN RUN)"
+        return Finding("burst parallelism", "unknown", None, evidence, step)
     if record.ranks != plan.gpus:
         evidence += f"; it ended on {record.ranks} of {plan.gpus} GPUs, by a plan for so many"
         return Finding("burst parallelism", "unknown", None, evidence, "the same command, when all GPUs can be used")

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base.serialization import write_text
+from deeppool.figures.formatting import preformatted
 
 FIGURE = "application/vnd.plotly.v1+json"
 """MIME type of a plotly figure as data."""
+ESCAPE = "\x1b"
+"""Begins a colour of a terminal, which nbconvert draws."""
 PLOTLY = "plotly.min.js"
 """File name of plotly's script where reports share one."""
 
@@ -25,6 +28,7 @@ def write_report(executed: Path, script: str = "") -> Path:
 
     notebook = nbformat.read(executed, as_version=4)
     figures = draw_figures(notebook)
+    _lay_out_texts(notebook)
     # With empty addresses nbconvert's scripts are not fetched.
     exporter = HTMLExporter(
         config=Config({"HTMLExporter": {"require_js_url": "", "mathjax_url": "", "exclude_input_prompt": True}})
@@ -55,6 +59,20 @@ def draw_figures(notebook: Any) -> int:
                     validate=False,
                 )
     return count
+
+
+def _lay_out_texts(notebook: Any) -> None:
+    """Replaces what cells printed by HTML whose tables keep their columns; nbconvert breaks lines within words."""
+    from nbformat.v4 import new_output
+
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [
+                new_output("display_data", {"text/html": preformatted(output.text)})
+                if output.get("name") == "stdout" and ESCAPE not in output.text
+                else output
+                for output in cell.outputs
+            ]
 
 
 def _plotly(script: str) -> str:

@@ -14,6 +14,8 @@ from deeppool.units import format_bytes, format_seconds
 NUMBER_HEADINGS = ("", "paper", "here", "basis", "why they differ")
 PAPER_HEADINGS = ("in the paper", "", "its words", "beside it here")
 CHECK_HEADINGS = ("check", "", "because")
+_INNER_QUOTES = str.maketrans("“”", "‘’")
+"""Of quotes within quotes."""
 
 
 @cache
@@ -82,6 +84,8 @@ def _tables(
         (PAPER_HEADINGS, [paper_row(value, beside.count(value)) for value in paper.values]),
         (CHECK_HEADINGS, [check_row(check) for check in checks]),
     ]
+    if paper.title:
+        tables[1][1].insert(0, ("title", "", paper.title, ""))
     if paper.unprinted:
         tables[1][1].append(("all others", "not printed", paper.unprinted, ""))
     return [(headings, rows) for headings, rows in tables if rows]
@@ -102,7 +106,8 @@ def paper_row(value: PaperValue, beside: int) -> tuple[str, ...]:
     """Returns the cells under :data:`PAPER_HEADINGS`; ``beside`` counts the evaluation's numbers beside the value."""
     printed = value.value if isinstance(value.value, str) else format_value(value.value, value.unit)
     here = value.missing or {0: "not with these parameters", 1: "above"}.get(beside, f"above, {beside} numbers")
-    return value.name, printed, f"{value.place}: “{value.quote}”", here
+    quote = value.quote.translate(_INNER_QUOTES)
+    return value.name, printed, f"{value.place}: “{quote}”", here
 
 
 def check_row(check: Check) -> tuple[str, ...]:

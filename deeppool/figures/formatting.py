@@ -42,6 +42,12 @@ def shorten(name: str, limit: int = 26) -> str:
     return f"{name[:head]}…{name[head + 1 - limit :]}"
 
 
+def shorten_text(text: str, limit: int) -> str:
+    """Cuts the end off a long text, between two words; the middle out of one long word."""
+    cut = textwrap.shorten(text, limit, placeholder=" …")
+    return shorten(text, limit) if cut == "…" else cut
+
+
 def wrap_lines(text: str, width: int) -> str:
     """Wraps each line of an escaped text at ``width`` visible characters, with ``<br>``; tags keep their text."""
     # Tags, entities and a name's own private characters as one private character each while the lines are divided.
@@ -59,12 +65,13 @@ def wrap_lines(text: str, width: int) -> str:
 
 def preformatted(text: str) -> str:
     """Returns lines for a fixed-width font as HTML; on a narrow page tables scroll sideways, and other lines wrap."""
-    # JupyterLab breaks lines of a <pre>, also within words.
+    # JupyterLab breaks lines of a <pre>, also within words, and an exported notebook gives it the font of prose.
+    font = "font-family: var(--jp-code-font-family, monospace); font-size: var(--jp-code-font-size, 13px)"
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         is_table = any(line.strip() and not line.strip(" ─") for line in block.splitlines())
         style = "white-space: pre; overflow-x: auto" if is_table else "white-space: pre-wrap; overflow-wrap: anywhere"
-        blocks.append(f'<pre style="{style}; word-break: normal; margin: 0 0 1em">{html.escape(block)}</pre>')
+        blocks.append(f'<pre style="{style}; word-break: normal; {font}; margin: 0 0 1em">{html.escape(block)}</pre>')
     # A table is not as wide as it could be, but as its page has room.
     style = "display: grid; grid-template-columns: minmax(0, 1fr)"
     return f'<div class="dp-text" style="{style}">{"".join(blocks)}</div>'

@@ -49,7 +49,7 @@ def layers(plan: Plan, *, selected: str | None = None, dark: bool = False) -> go
     axes["yaxis2"] |= {"title": {"text": f"time ({unit.name})"}, "rangemode": "tozero"}
     axes["yaxis3"] |= {"title": {"text": "amplification (×)"}, "rangemode": "tozero"}
     lines, labels = _limit(plan, axes["yaxis3"], dark)
-    title = f"{escape(plan.model)}, batch {plan.global_batch}, layer by layer"
+    title = f"{escape(plan.model)}, batch {plan.global_batch:,}, layer by layer"
     subtitle = f"<b>predicted</b> {plan_provenance(plan)}"
     layout = theme.theme_layout(title=title, subtitle=subtitle, plot_height=480, dark=dark)
     return go.Figure(
@@ -189,7 +189,7 @@ def _count_axis(plan: Plan) -> dict[str, object]:
     for count in reversed(used):
         if not shown or math.log10(shown[0] / count) >= least:
             shown.insert(0, count)
-    return {"title": {"text": "GPUs (log)"}, "type": "log", "tickvals": shown, "range": bounds}
+    return {"title": {"text": "GPUs (log)"}, "type": "log", "tickvals": shown, "tickformat": ",", "range": bounds}
 
 
 def _name_axis(plan: Plan) -> dict[str, object]:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from deeppool.base.arguments import typed
 from deeppool.errors import InvalidValueError
 from deeppool.figures import theme
-from deeppool.figures.formatting import escape, shorten
+from deeppool.figures.formatting import escape, shorten_text
 from deeppool.planning.studies.scaling_record import (
     PARALLELISMS,
     Parallelism,
@@ -26,8 +26,8 @@ _COLOURS: dict[Strategy, str] = {"weak": theme.ORANGE, "strong": theme.BLUE, "ba
 _WIDTHS: dict[Strategy, float] = {"batch-optimal": 4, "strong": 2, "weak": 2}
 """Line widths in drawing order: that of batch-optimal scaling is wide, so that a line on top of it remains visible."""
 _DASHES: dict[Parallelism, str] = {"data-parallel": "dash", "burst-parallel": "solid"}
-_STEPS = 80
-"""Characters of the steps' name and source that fit beside the rest of the subtitle."""
+_NAME, _STEPS = 48, 80
+"""Characters of the steps' name, and of name and source, that fit beside the rest of the subtitle."""
 _TICKS = 6
 """GPU counts that a panel has room for."""
 
@@ -91,7 +91,7 @@ def scaling(
         subplot_titles=[headings[panel] for panel in panels],
     )
     figure.update_annotations(font_size=14)
-    _draw_legend(figure, study, dark)
+    _draw_legend(figure, [point for panel in panels for point in chosen[panel]], dark)
     for column, panel in enumerate(panels, start=1):
         if panel == "speed-up":
             _draw_linear(figure, study, column, dark)
@@ -151,15 +151,16 @@ def _hover(point: ScalingPoint) -> list[str]:
     ]
 
 
-def _draw_legend(figure: go.Figure, study: ScalingStudy, dark: bool) -> None:
-    """Draws legend entries for each colour, dash and marker, instead of every combination."""
+def _draw_legend(figure: go.Figure, shown: list[ScalingPoint], dark: bool) -> None:
+    """Draws legend entries for each colour, dash and marker that is shown, instead of every combination."""
     plain = {"color": theme.neutral(dark=dark), "width": 2}
     keys: list[tuple[str, dict[str, object]]] = [
         (strategy, {"legendgroup": strategy, "mode": "lines", "line": {"color": colour, "width": 2}})
         for strategy, colour in _COLOURS.items()
+        if any(point.strategy == strategy for point in shown)
     ]
     keys += [(parallelism, {"mode": "lines", "line": {**plain, "dash": dash}}) for parallelism, dash in _DASHES.items()]
-    if any(point.extrapolated for point in study.points):
+    if any(point.extrapolated for point in shown):
         mark = {"color": theme.neutral(dark=dark), "size": 7, "symbol": _symbol(True)}
         keys.append(("layer times extrapolated", {"mode": "markers", "marker": mark}))
     for name, look in keys:
@@ -191,8 +192,8 @@ def _label_axes(figure: go.Figure, study: ScalingStudy, panel: Panel, shown: lis
 
 
 def _subtitle(study: ScalingStudy) -> str:
-    name = shorten(study.steps_name, _STEPS // 2)
-    source = shorten(study.steps_source, _STEPS - len(name))
+    name = shorten_text(study.steps_name, _NAME)
+    source = shorten_text(study.steps_source, _STEPS - len(name))
     return (
         f"<b>predicted</b> from {study.provenance} layer times ({escape(study.device_name)}), all-reduce model "
         f"{study.network_model}, {study.overlap}; steps of {escape(name)} ({escape(source)})"

@@ -99,7 +99,8 @@ def test_a_run_is_judged_by_its_plan_where_both_are_shown(files: Path, tmp_path:
     seconds = made.iteration_time
     run = replace(run, model=made.model, ranks=made.gpus, plan_iteration_time=seconds, plan_update_time=seconds / 10)
     dp.save(run, tmp_path / "run.json")
-    assert "DDP was not measured" in command("show", tmp_path / "run.json").stdout
+    alone = command("show", tmp_path / "run.json").stdout
+    assert "DDP was not measured (the run's plan predicts it: deeppool show PLAN RUN)" in alone
     both = command("show", files / "plan.json", tmp_path / "run.json").stdout
     assert "DDP was not measured" not in both
     assert f"is predicted to take {made.comparison.gain:.2f} times as long as the plan" in both

@@ -9,6 +9,8 @@ import pytest
 import deeppool as dp
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation import Check, Evaluation, Findings, Number
+from deeppool.evaluation.paper_values import PaperValue
+from deeppool.evaluation.tables import paper_row
 
 
 def found() -> Findings:
@@ -50,6 +52,13 @@ def test_the_text_has_the_papers_numbers_beside_ours_and_the_checks() -> None:
     assert "the frontier dominates does not hold 0.9 against 1" in lines
     assert "priorities change little does not hold, as expected 102 %; the core is taken at once" in lines
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_text_names_the_paper_and_marks_quotes_within_its_words() -> None:
+    text = " ".join(str(Findings("fig9", "Cluster throughput", device="an A100").evaluation()).split())
+    assert "title Efficient Strong Scaling Through Burst Parallel Training (DeepPool)" in text
+    words = str(paper_row(PaperValue("gain", "almost 2", "", "section 7.1", "“BP + Col” almost doubles"), 1))
+    assert "section 7.1: “‘BP + Col’ almost doubles”" in words
 
 
 def test_parameters_of_numpy_are_saved(tmp_path: Path) -> None:

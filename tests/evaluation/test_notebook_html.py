@@ -52,6 +52,23 @@ def test_the_notebook_keeps_its_figures_as_data(executed: Path) -> None:
     assert executed.read_bytes() == before
 
 
+def test_what_is_printed_breaks_between_words_and_its_tables_not_at_all(executed: Path) -> None:
+    notebook = nbformat.read(executed, as_version=4)
+    printed = "estimated <here>\n\n network   GPU hours\n ───────────────────\n 1 Tbit/s       26.5\n"
+    notebook.cells[1].outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text=printed),
+        nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m"),
+        nbformat.v4.new_output("stream", name="stderr", text="caution"),
+    ]
+    nbformat.write(notebook, executed)
+    text = write_report(executed).read_text(encoding="utf-8")
+    (sentence,) = re.findall(r'<pre style="([^"]*)">estimated &lt;here&gt;</pre>', text)
+    assert "pre-wrap" in sentence and "word-break: normal" in sentence
+    (table,) = re.findall(r'<pre style="([^"]*)"> network   GPU hours', text)
+    assert "white-space: pre; overflow-x: auto" in table and "monospace" in table
+    assert '<span class="ansi-red-fg">red</span>' in text and "caution" in text
+
+
 def test_a_notebook_without_figures_needs_no_plotly(executed: Path) -> None:
     notebook = nbformat.read(executed, as_version=4)
     notebook.cells = notebook.cells[:1]

@@ -6,6 +6,7 @@ import pytest
 
 from deeppool import figures
 from deeppool.errors import InvalidValueError
+from deeppool.figures.formatting import shorten_text
 from deeppool.figures.scaling import PANELS
 from deeppool.planning.studies.scaling import scaling
 from deeppool.planning.studies.scaling_record import PARALLELISMS, STRATEGIES
@@ -97,6 +98,24 @@ def test_points_that_lean_on_extrapolated_times_have_open_marks(study):
 def test_the_legend_names_every_colour_dash_and_mark_once(study):
     shown = [trace.name for trace in figures.scaling(study).data if trace.showlegend is not False]
     assert shown == [*STRATEGIES, *PARALLELISMS, "layer times extrapolated", "linear"]
+
+
+def test_the_legend_of_one_panel_names_nothing_that_is_not_in_it(study):
+    points = tuple(replace(point, extrapolated=point.strategy == "weak") for point in study.points)
+    batch = figures.scaling(replace(study, points=points), panels=["batch"])
+    shown = [trace.name for trace in batch.data if trace.showlegend is not False]
+    assert shown == ["batch-optimal", *PARALLELISMS]
+
+
+def test_what_is_too_long_for_the_subtitle_ends_after_a_word(study):
+    far = replace(
+        study,
+        steps_name="VGG-11 on ImageNet to validation error 0.35",
+        steps_source="Shallue et al., JMLR 20(112), 2019: read to about 3 % from a figure",
+    )
+    subtitle = figures.scaling(far).layout.title.subtitle.text.replace("<br>", " ")
+    assert "steps of VGG-11 on ImageNet to validation error 0.35 (Shallue et al., JMLR 20(112), 2019: …)" in subtitle
+    assert shorten_text("a" * 60, 21) == "a" * 10 + "…" + "a" * 10
 
 
 def test_colours_are_strategies_and_dashes_data_parallelism_in_lines_and_legend_alike(study):
