@@ -19,6 +19,7 @@ from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes
 from deeppool.graph.capture.losses import classification_loss, main_output, token_loss
 from deeppool.graph.capture.mean_over_samples import check_mean
+from deeppool.graph.capture.random_numbers import drawing_by_torch
 from deeppool.graph.capture.regions import inline_regions
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -80,7 +81,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         target = _as_tensor(target)
         candidates = [_Candidate(torch.zeros((EXAMPLE_BATCH, *target.shape), dtype=target.dtype))]
     module = _LossModule(loss or (token_loss if of_tokens else classification_loss), structure)
-    with lost_backwards() as lost:
+    with lost_backwards() as lost, drawing_by_torch(f"the loss of {name}"):
         exported = _export(module, examples, scores, candidates, name, check=loss is not None)
     if lost:
         _check_gradients(module, exported, lost, name)

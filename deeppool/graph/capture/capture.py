@@ -7,7 +7,6 @@ are grouped into layers (``grouping``) with their records (``layer_records``).
 import contextlib
 import inspect
 import operator
-import random
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import numpy as np
 import torch
 from torch import fx, nn
 
@@ -36,6 +34,7 @@ from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operat
 from deeppool.graph.capture.layer_records import describe_layers
 from deeppool.graph.capture.one_at_a_time import one_at_a_time
 from deeppool.graph.capture.python_state import check_repeats, noting_changes
+from deeppool.graph.capture.random_numbers import check_generators, drawing_by_torch
 from deeppool.graph.capture.regions import inline_regions, read_extremes, surround_by_autocast
 from deeppool.graph.capture.sample_independence import check_sample_independence
 from deeppool.graph.inputs import Dtypes, describe, resolve, torch_dtype
@@ -153,7 +152,7 @@ def _capture_module(
 ) -> CapturedModel:
     report(f"exporting {name}", 0.2)
     changed: list[str] = []
-    with lost_backwards() as lost:
+    with lost_backwards() as lost, drawing_by_torch(name):
         exported = _export_model(module, name, inputs, lost, changed)
     _check_memory(module, name)
     _check_repeats(module, exported, inputs, changed, name)
@@ -167,6 +166,7 @@ def _capture_module(
     symbols = {str(node.meta["val"].shape[0]) for node in placeholders}
     report(f"the loss of {name}", 0.6)
     symbols |= append_loss(program, loss, name, target)
+    check_generators(program, name)
     # Export's check of the inputs rejects the added target.
     program._forward_pre_hooks.clear()
     program._forward_pre_hooks_with_kwargs.clear()
@@ -220,7 +220,6 @@ def _export_model(
             f"{name} has no forward, which maps its inputs to scores (give the network itself, not what trains it)"
         )
     path: list[str] = []
-    drawn = _host_random_state()
     try:
         with quiet(), _tracking(module, path), noting_changes(module, changed):
             exported = _export(module, inputs)
@@ -272,11 +271,6 @@ def _export_model(
         raise CaptureError(
             f"{name} cannot take a sample of {describe(inputs)}{where}: {text[0] if text else kind} ({hint})"
         ) from error
-    if _host_random_state() != drawn:
-        raise CaptureError(
-            f"{name} draws random numbers of Python or NumPy, of which a graph would repeat the first ones for ever "
-            "(draw by torch, for each sample: x.new_empty(x.shape[0], 1).bernoulli_(0.9))"
-        )
     return exported
 
 
@@ -291,12 +285,6 @@ def _export(module: nn.Module, inputs: tuple[Input, ...], batch: int = EXAMPLE_B
         dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
         prefer_deferred_runtime_asserts_over_guards=True,
     )
-
-
-def _host_random_state() -> object:
-    """Returns what changes when Python or NumPy draw random numbers."""
-    numpy = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), numpy["pos"], numpy["key"].tobytes()
 
 
 def _wrapped(module: nn.Module) -> str:

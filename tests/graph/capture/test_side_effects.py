@@ -1,6 +1,7 @@
 """What a forward does beside computing values: it is captured as torch runs it, or refused in one line."""
 
 import copy
+import random
 from collections.abc import Callable
 
 import pytest
@@ -232,6 +233,43 @@ def test_a_value_that_forwards_change_and_do_not_read_is_captured_and_put_back()
     assert not hasattr(model, "mask")
     captured.copy()
     check_training(model)
+
+
+# -- random numbers -----------------------------------------------------------------------------------
+
+
+def seeded(model: Model, x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return model.first(x) * torch.rand(8)
+
+
+def twice_the_same(model: Model, x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        first = torch.rand(8)
+    return model.first(x) * first * torch.rand(8)
+
+
+def generated(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) * torch.rand(8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("forward", "error"),
+    [
+        (seeded, "sets the state of torch's random numbers"),
+        (twice_the_same, "sets the state of torch's random numbers"),
+        (generated, "draws from a torch.Generator of its own"),
+    ],
+)
+def test_random_numbers_of_a_seed_are_refused(forward: Forward, error: str) -> None:
+    with pytest.raises(CaptureError, match=f"^Model {error}"):
+        dp.capture(Model(forward), (8,))
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: float(torch.manual_seed(0) is None)])
+def test_a_loss_that_draws_other_random_numbers_is_refused(draw: Callable[[], float]) -> None:
+    with pytest.raises(CaptureError, match=r"^the loss of Linear (draws random numbers of Python|sets the state)"):
+        dp.capture(nn.Linear(8, 4), (8,), loss=lambda x, y: functional.cross_entropy(x * (1 + draw()), y))
 
 
 # -- gradients ----------------------------------------------------------------------------------------
