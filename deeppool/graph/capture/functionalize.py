@@ -12,6 +12,7 @@ from torch import fx
 
 from deeppool.errors import CaptureError
 from deeppool.graph.capture.grouping import operator_name
+from deeppool.graph.capture.sample_layout import value_at
 
 aten = torch.ops.aten
 RENAMED: dict[Any, Any] = {
@@ -54,6 +55,11 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         functional = RENAMED.get(target, getattr(packet, target._overloadname, None))
         if functional is None or not isinstance(written, fx.Node):
             raise CaptureError(f"{name} has an in-place operator, {target}, that has no functional form (avoid it)")
+        if other := _overlapping(node, memory):
+            raise CaptureError(
+                f"{name} writes {written.name} in place by {operator_name(node)} of {other.name}, which shares a part "
+                "of its memory: the result depends on the order of the elements (clone() what is read)"
+            )
         wholes = _wholes(written)
         if _has_other_readers(node, [written, *wholes], memory):
             raise CaptureError(
@@ -161,6 +167,25 @@ def _scatter(graph: fx.Graph, whole: fx.Node, new: fx.Node, part: fx.Node) -> fx
         WHOLE_OF_PART[part.target], (*pairs, dim % value.dim(), *place), torch.view_as_real(value), **part.kwargs
     )
     return call(aten.view_as_complex.default, (scatter,), value)
+
+
+def _overlapping(node: fx.Node, memory: Memory) -> fx.Node | None:
+    """Returns what an operator reads through another view of a part of the memory that it writes."""
+    written = node.all_input_nodes[0]
+    for other in node.all_input_nodes[1:]:
+        if memory.get(other) is memory[written]:
+            places, read = (_places(each.meta["val"]) for each in (written, other))
+            if not torch.equal(places, read) and torch.isin(read.flatten(), places.flatten()).any():
+                return other
+    return None
+
+
+def _places(view: torch.Tensor) -> torch.Tensor:
+    """Returns the place in memory of each element of a view, for a batch of two."""
+    shape, strides = ([value_at(x, 2) for x in each] for each in (view.shape, view.stride()))
+    offset = value_at(view.storage_offset(), 2)
+    length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return torch.arange(offset, offset + max(1, length)).as_strided(shape, strides)
 
 
 def _has_other_readers(node: fx.Node, known: list[fx.Node], memory: Memory) -> bool:

@@ -86,6 +86,29 @@ def test_memory_that_is_written_by_one_view_and_read_by_another_is_refused(forwa
         dp.capture(Model(forward), (8,))
 
 
+def next_one_added(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    y[:, 1:] += y[:, :-1]
+    return y
+
+
+def shifted(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    y[:, 1:] = y[:, :-1]
+    return y
+
+
+def transpose_added(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x).view(-1, 2, 4)[:, :, :2]
+    return torch.cat([y.add_(y.mT).flatten(1), x[:, :4]], 1)
+
+
+@pytest.mark.parametrize("forward", [next_one_added, shifted, transpose_added])
+def test_a_write_of_what_overlaps_it_is_refused(forward: Forward) -> None:
+    with pytest.raises(CaptureError, match=r"^Model writes \S+ in place by \S+_ of \S+, which shares a part"):
+        dp.capture(Model(forward), (8,))
+
+
 def dropout_of_some(model: Model, x: torch.Tensor) -> torch.Tensor:
     y = model.first(x)
     return y + 0 * functional.relu_(functional.dropout(y, 0.5)) + functional.relu_(y.double()).float()
@@ -107,7 +130,14 @@ def parts_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
     return z
 
 
-@pytest.mark.parametrize("forward", [dropout_of_some, of_another_type, parts_in_turn])
+def halves_and_the_same(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    y[:, 4:] = y[:, :4]
+    y[:, :2] += y[:, :2]
+    return y
+
+
+@pytest.mark.parametrize("forward", [dropout_of_some, of_another_type, parts_in_turn, halves_and_the_same])
 def test_memory_that_is_written_by_one_view_and_read_by_that_is_captured(forward: Forward) -> None:
     check_training(Model(forward))
 
