@@ -33,7 +33,7 @@ from deeppool.graph.capture.functionalize import remove_in_place
 from deeppool.graph.capture.grouping import group_into_layers, is_tensor, operator_name
 from deeppool.graph.capture.layer_records import describe_layers
 from deeppool.graph.capture.one_at_a_time import one_at_a_time
-from deeppool.graph.capture.python_state import check_repeats, noting_changes
+from deeppool.graph.capture.python_state import ChangedValue, check_repeats, noting_changes
 from deeppool.graph.capture.random_numbers import check_generators, drawing_by_torch
 from deeppool.graph.capture.regions import inline_regions, read_extremes, surround_by_autocast
 from deeppool.graph.capture.sample_independence import check_sample_independence
@@ -151,7 +151,7 @@ def _capture_module(
     report: Progress,
 ) -> CapturedModel:
     report(f"exporting {name}", 0.2)
-    changed: list[str] = []
+    changed: list[ChangedValue] = []
     with lost_backwards() as lost, drawing_by_torch(name):
         exported = _export_model(module, name, inputs, lost, changed)
     _check_memory(module, name)
@@ -174,7 +174,7 @@ def _capture_module(
     remove_in_place(program.graph, name)
     check_sample_independence(program, name)
     with quiet():
-        check_paths(exported, name, lambda batch: _export(module, inputs, batch))
+        check_paths(exported, name, lambda batch: _export(module, inputs, [], batch))
     surround_by_autocast(program.graph)
     program.recompile()
     report(f"layers of {name}", 0.7)
@@ -204,7 +204,7 @@ def no_module(model: object) -> str:
 
 
 def _export_model(
-    module: nn.Module, name: str, inputs: tuple[Input, ...], lost: Sequence[str], changed: list[str]
+    module: nn.Module, name: str, inputs: tuple[Input, ...], lost: Sequence[str], changed: list[ChangedValue]
 ) -> "ExportedProgram":
     """Exports with a dynamic batch; converts export's failures to one-line errors.
 
@@ -213,7 +213,7 @@ def _export_model(
         name: its name, for errors.
         inputs: its inputs.
         lost: what it runs of which torch.export loses the backward, known at the end.
-        changed: gets the names of values of its modules that its forward changes.
+        changed: gets what its forward changes of what its modules hold.
     """
     if getattr(module.forward, "__func__", None) is nn.Module.forward:
         raise CaptureError(
@@ -221,8 +221,8 @@ def _export_model(
         )
     path: list[str] = []
     try:
-        with quiet(), _tracking(module, path), noting_changes(module, changed):
-            exported = _export(module, inputs)
+        with quiet(), _tracking(module, path):
+            exported = _export(module, inputs, changed)
     except Exception as error:
         where = f" in {path[-1]}" if path and path[-1] else ""
         text = str(error).strip().splitlines()
@@ -274,17 +274,20 @@ def _export_model(
     return exported
 
 
-def _export(module: nn.Module, inputs: tuple[Input, ...], batch: int = EXAMPLE_BATCH) -> "ExportedProgram":
+def _export(
+    module: nn.Module, inputs: tuple[Input, ...], changed: list[ChangedValue], batch: int = EXAMPLE_BATCH
+) -> "ExportedProgram":
     positional, named = _examples(module, inputs, batch)
     dynamic: Any = {given.name: {0: torch.export.Dim.DYNAMIC} for given in inputs}
-    return torch.export.export(
-        module,
-        positional,
-        named,
-        strict=False,
-        dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
-        prefer_deferred_runtime_asserts_over_guards=True,
-    )
+    with noting_changes(module, changed):
+        return torch.export.export(
+            module,
+            positional,
+            named,
+            strict=False,
+            dynamic_shapes=tuple(dynamic.values()) if positional else dynamic,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
 
 def _wrapped(module: nn.Module) -> str:
@@ -312,14 +315,15 @@ def _check_gradients(
     """Raises if an exported model has other gradients than the model itself."""
     positional, named = _examples(module, inputs, random=True)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    check_gradients(
-        name,
-        lost,
-        lambda: module(*positional, **named),
-        lambda: program(*positional, **named),
-        trained,
-        list(module.buffers()),
-    )
+    with noting_changes(module, []):
+        check_gradients(
+            name,
+            lost,
+            lambda: module(*positional, **named),
+            lambda: program(*positional, **named),
+            trained,
+            list(module.buffers()),
+        )
 
 
 def _check_memory(module: nn.Module, name: str) -> None:
@@ -340,17 +344,17 @@ def _check_memory(module: nn.Module, name: str) -> None:
 
 
 def _check_repeats(
-    module: nn.Module, exported: "ExportedProgram", inputs: tuple[Input, ...], changed: list[str], name: str
+    module: nn.Module, exported: "ExportedProgram", inputs: tuple[Input, ...], changed: list[ChangedValue], name: str
 ) -> None:
     """Raises if a model computes something else on the same samples when it runs again."""
     constants = exported.graph_signature.lifted_tensor_constants
     held = [each for each in constants if not each.startswith("lifted_tensor")]
 
-    def run(model: nn.Module) -> Any:
+    def run() -> Any:
         positional, named = _examples(module, inputs, random=True)
-        return model(*positional, **named)
+        return module(*positional, **named)
 
-    check_repeats(module, list(dict.fromkeys([*changed, *held])), run, name)
+    check_repeats(module, changed, held, run, name)
 
 
 def _check_operators(program: fx.GraphModule, name: str) -> None:

@@ -1,13 +1,14 @@
 """Check of models whose forward changes values that its modules hold, and reads them again: counters, flags, lists.
 
 A graph keeps what a forward read during the export. So where a forward has changed a value, or read a tensor that is
-neither parameter nor buffer, a copy of the model runs several times on the same samples, which must give the same.
+neither parameter nor buffer, the model runs several times on the same samples, which must give the same.
 """
 
 import contextlib
-import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,38 +18,104 @@ from deeppool.errors import CaptureError
 
 LATER = 1_000_001
 """Steps that are added to counters: a schedule of a model may do nothing in the first ones."""
-STANDARD = vars(nn.Module()).keys()
-"""What every module holds."""
+STANDARD = vars(nn.Module()).keys() - {"training"}
+"""What every module holds, but its mode."""
+CONTAINERS = (dict, list, tuple, set, deque)
+OPAQUE = (type, FunctionType, MethodType, ModuleType, torch.Tensor)
+"""What has attributes that are no state of a model."""
+
+
+class ChangedValue(NamedTuple):
+    """An entry of what a module holds that a forward changes."""
+
+    name: str
+    """What the error calls it."""
+    holder: str
+    key: Any
+
+
+class _Holder(NamedTuple):
+    """A module, an object, a dict, a list or a set, and what it held."""
+
+    value: Any
+    entries: dict[Any, Any]
 
 
 @contextlib.contextmanager
-def noting_changes(module: nn.Module, found: list[str]) -> Iterator[None]:
-    """Appends the names of the values that a forward of the model changes, and puts these back.
+def noting_changes(module: nn.Module, found: list[ChangedValue]) -> Iterator[None]:
+    """Appends what a forward of the model changes of what its modules hold, and puts that back.
 
-    torch.export itself puts back those that there were before, and leaves others, which may be tensors without data.
+    torch.export itself puts back only attributes of modules that there were before; others may be tensors without data.
     """
-    before = {name: _values(each) for name, each in module.named_modules()}
+    before = _holders(module)
 
     def compare(*_: Any) -> None:
-        for name, each in module.named_modules():
-            known, now = before.get(name, {}), _values(each)
-            changed = [key for key in known.keys() | now.keys() if not _same(known.get(key), now.get(key))]
-            found.extend(sorted(f"{name}.{key}" if name else key for key in changed))
+        for name, (value, known) in before.items():
+            now = _entries(value) or {}
+            found.extend(
+                ChangedValue(_name(name, value, key) if _has_attributes(value) else name, name, key)
+                for key in known.keys() | now.keys()
+                if not _same(known.get(key), now.get(key))
+            )
+        found.sort(key=lambda change: change.name)
 
     hook = module.register_forward_hook(compare)
     try:
         yield
     finally:
         hook.remove()
-        for name, each in module.named_modules():
-            for key in _values(each).keys() - before.get(name, {}).keys():
-                vars(each).pop(key)
+        for holder in before.values():
+            _put_back(*holder)
 
 
-def _values(module: nn.Module) -> dict[str, Any]:
-    """Returns what a module holds beside parameters, buffers, modules and hooks, with copies of containers."""
-    held = ((key, value) for key, value in vars(module).items() if key not in STANDARD)
-    return {key: copy.copy(value) if isinstance(value, list | dict | set) else value for key, value in held}
+def _holders(module: nn.Module) -> dict[str, _Holder]:
+    """Returns all modules, and the containers and objects that they hold or that these hold, by name."""
+    waiting: list[tuple[str, Any]] = list(module.named_modules())
+    found, seen = dict[str, _Holder](), set[int]()
+    for name, value in waiting:
+        entries = _entries(value)
+        if entries is not None and id(value) not in seen:
+            seen.add(id(value))
+            found[name] = _Holder(value, entries)
+            waiting += ((_name(name, value, key), entry) for key, entry in entries.items())
+    return found
+
+
+def _name(holder: str, value: Any, key: Any) -> str:
+    return f"{holder}.{key}".removeprefix(".") if _has_attributes(value) else f"{holder}[{key!r}]"
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether a value is a module, or an object such as a dataclass that is none of torch's or of Python's own."""
+    if isinstance(value, (*CONTAINERS, *OPAQUE)) or not hasattr(value, "__dict__"):
+        return False
+    return isinstance(value, nn.Module) or not type(value).__module__.startswith("torch.")
+
+
+def _entries(value: Any) -> dict[Any, Any] | None:
+    """Returns what is in a container or object; of a module what is no parameter, buffer, module or hook."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, CONTAINERS):
+        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
+    standard = STANDARD if isinstance(value, nn.Module) else ()
+    return {key: each for key, each in vars(value).items() if key not in standard} if _has_attributes(value) else None
+
+
+def _put_back(value: Any, entries: dict[Any, Any]) -> None:
+    now = _entries(value) or {}
+    if now.keys() == entries.keys() and all(now[key] is entries[key] for key in now):
+        return
+    if _has_attributes(value):
+        for key in now.keys() - entries.keys():
+            vars(value).pop(key)
+        vars(value).update(entries)
+    elif isinstance(value, dict | set):
+        value.clear()
+        value.update(entries)
+    else:
+        value.clear()
+        value.extend(entries.values())
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -62,47 +129,55 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) if isinstance(one, int | float | str | set) else False
 
 
-def check_repeats(module: nn.Module, suspects: Sequence[str], run: Callable[[nn.Module], Any], name: str) -> None:
-    """Raises for a model that computes something else when it runs again.
+def check_repeats(
+    module: nn.Module, changes: Sequence[ChangedValue], held: Sequence[str], run: Callable[[], Any], name: str
+) -> None:
+    """Raises for a model that computes something else when it runs again, or leaves other buffers.
 
     Args:
         module: the model.
-        suspects: values of its modules, by name, that a forward changes, or constants of its graph that it may change.
-        run: runs a model on the same samples each time.
+        changes: what a forward changes.
+        held: names of constants of its graph that a forward may change.
+        run: runs the model on the same samples each time.
         name: its name, for the error.
     """
+    suspects = list(dict.fromkeys([*(change.name for change in changes), *held]))
     if not suspects or any(each.is_meta for each in module.parameters()):
         return
-    try:
-        copied = copy.deepcopy(module)
-    except (RuntimeError, TypeError):
-        # It holds what no other process could get either, such as a tensor with its graph of autograd.
-        return
-    state = {key: value.clone() for key, value in copied.state_dict().items()}
-    first = _outputs(copied, run, name)
-    for later in (0, LATER):
-        copied.load_state_dict(state)
-        for suspect in suspects:
-            path, _, key = suspect.rpartition(".")
-            holder = vars(copied.get_submodule(path))
-            if type(holder.get(key)) in (int, float):
-                holder[key] += later
-        if not all(map(_equal, first, _outputs(copied, run, name))):
-            raise CaptureError(
-                f"{name} computes something else each time it runs, as its forward changes {', '.join(suspects[:3])}: "
-                "a graph would keep the first value for ever (compute it from the inputs, or leave it as it is)"
-            )
+    with noting_changes(module, []):
+        first = _outputs(module, run, name)
+        for later in (0, LATER):
+            holders = _holders(module)
+            for change in changes:
+                value, entries = holders.get(change.holder, (None, {}))
+                if type(entries.get(change.key)) in (int, float):
+                    writable: Any = vars(value) if _has_attributes(value) else value
+                    writable[change.key] += later
+            if not all(map(_equal, first, _outputs(module, run, name))):
+                raise CaptureError(
+                    f"{name} computes something else each time it runs, as its forward changes "
+                    f"{', '.join(suspects[:3])}: a graph would keep the first value for ever (compute it from the "
+                    "inputs, or leave it as it is)"
+                )
 
 
-def _outputs(module: nn.Module, run: Callable[[nn.Module], Any], name: str) -> list[torch.Tensor]:
+def _outputs(module: nn.Module, run: Callable[[], Any], name: str) -> list[torch.Tensor]:
+    """Returns what a model computes and the buffers that it leaves; puts these back."""
+    held = [(each._buffers, dict(each._buffers)) for each in module.modules()]
+    before = [(each, each.clone()) for each in (*module.parameters(), *module.buffers())]
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(0)
         try:
-            found = pytree.tree_leaves(run(module))
+            found = [*pytree.tree_leaves(run()), *module.buffers()]
+            return [each.clone() for each in found if isinstance(each, torch.Tensor)]
         except Exception as error:
             raise CaptureError(f"{name} fails on random samples: {str(error).strip().splitlines()[0]}") from error
-    return [each.clone() for each in found if isinstance(each, torch.Tensor)]
+        finally:
+            for buffers, entries in held:
+                buffers.update(entries)
+            for tensor, value in before:
+                tensor.copy_(value)
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -2,7 +2,9 @@
 
 import copy
 import random
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -226,6 +228,40 @@ def count_used(model: Model, x: torch.Tensor) -> torch.Tensor:
     return model.first(x) * model.count
 
 
+@dataclass
+class Counted:
+    calls: int = 0
+
+
+def steps_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.steps["of"][0] += 1
+    return model.first(x) if model.steps["of"][0] < 500 else model.second(x)
+
+
+def counted_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.counted.calls += 1
+    return model.first(x) if model.counted.calls < 500 else model.second(x)
+
+
+def latest_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.latest[0].append(1)
+    return model.first(x) * len(model.latest[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"steps": {"of": [0]}}, r"steps\['of'\]"),
+        ({"counted": Counted()}, r"counted\.calls"),
+        ({"latest": (deque(maxlen=9),)}, r"latest\[0\]"),
+    ],
+    ids=["list in a dict", "object", "queue in a tuple"],
+)
+def test_a_value_deep_within_what_a_module_holds_is_refused(values: dict[str, object], named: str) -> None:
+    with pytest.raises(CaptureError, match=f"each time it runs, as its forward changes {named}:"):
+        dp.capture(holding(**values), (8,))
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -246,9 +282,46 @@ def test_a_value_that_forwards_change_and_read_is_refused(values: dict[str, obje
         dp.capture(holding(**values), (8,))
 
 
+def without_dropout_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.part.train(not model.part.training)
+    return model.part(model.first(x))
+
+
+def momentum_that_falls(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.part.momentum *= 0.5
+    return model.part(model.first(x))
+
+
+@pytest.mark.parametrize(
+    ("forward", "part", "named"),
+    [
+        (without_dropout_in_turn, nn.Dropout(0.5), r"part\.training"),
+        (momentum_that_falls, nn.BatchNorm1d(8), r"part\.momentum"),
+    ],
+)
+def test_a_mode_and_a_rule_of_statistics_that_forwards_change_are_refused(
+    forward: Forward, part: nn.Module, named: str
+) -> None:
+    model = Model(forward)
+    model.part = part
+    with pytest.raises(CaptureError, match=f"as its forward changes {named}:"):
+        dp.capture(model, (8,))
+    assert model.part.training
+
+
+def test_features_that_a_hook_keeps_for_the_forward_are_captured() -> None:
+    model = Model(lambda own, x: (own.kept.clear(), own.first(x), own.kept[-1].relu())[2])
+    model.kept = []
+    model.first.register_forward_hook(lambda module, given, found: model.kept.append(found))
+    captured = dp.capture(model, (8,))
+    x, target = torch.randn(3, 8), torch.randint(4, (3,))
+    torch.testing.assert_close(captured.program(x, target), functional.cross_entropy(model(x), target))
+
+
 def log_used(model: Model, x: torch.Tensor) -> torch.Tensor:
     """Keeps a mask that is the same each time, and what only others read."""
-    model.log.append(len(model.log))
+    model.log["calls"][0].calls += 1
+    model.log["outputs"].append(x)
     if not hasattr(model, "mask"):
         model.mask = torch.ones(8)
     model.last = model.first(x) * model.mask
@@ -256,9 +329,9 @@ def log_used(model: Model, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_value_that_forwards_change_and_do_not_read_is_captured_and_put_back() -> None:
-    model = holding(log=[])
+    model = holding(log={"calls": [Counted()], "outputs": []})
     captured = dp.capture(model, (8,))
-    assert model.log == []
+    assert model.log == {"calls": [Counted()], "outputs": []}
     assert not hasattr(model, "last")
     assert not hasattr(model, "mask")
     captured.copy()
