@@ -33,17 +33,17 @@ class Coverage:
     parameter_bytes: int
     """Bytes of all parameters of the model, tied ones once."""
     trained_bytes: int
-    """Bytes of parameters that a layer reads and trains."""
+    """Bytes of parameters that the loss depends on and that are trained."""
     frozen_bytes: int
-    """Bytes of parameters that a layer reads and that require no gradient."""
+    """Bytes of parameters that the loss depends on and that require no gradient."""
     unread: tuple[str, ...]
-    """Modules whose parameters no layer reads."""
+    """Modules whose parameters the loss does not depend on."""
     warnings: tuple[str, ...]
     """Warnings, a sentence each."""
 
     @property
     def share(self) -> float:
-        """Fraction of the parameter bytes that some layer reads; 1 for a model without parameters."""
+        """Fraction of the parameter bytes that the loss depends on; 1 for a model without parameters."""
         return (self.trained_bytes + self.frozen_bytes) / self.parameter_bytes if self.parameter_bytes else 1.0
 
     def __str__(self) -> str:
@@ -86,9 +86,13 @@ def structure(graph: LayerGraph) -> str:
 
 
 def _read_parameters(captured: CapturedModel) -> set[int]:
-    """Returns the identities of the attributes that the program reads."""
-    nodes = captured.program.graph.nodes
-    return {id(attrgetter(node.target)(captured.program)) for node in nodes if node.op == "get_attr" and node.users}
+    """Returns the identities of the attributes that the loss depends on."""
+    waiting = [captured.program.graph.output_node()]
+    seen = set(waiting)
+    for node in waiting:
+        waiting += [arg for arg in node.all_input_nodes if arg not in seen]
+        seen.update(node.all_input_nodes)
+    return {id(attrgetter(str(node.target))(captured.program)) for node in seen if node.op == "get_attr"}
 
 
 def _size(parameter: torch.nn.Parameter) -> int:
@@ -104,8 +108,8 @@ def _warnings(captured: CapturedModel, unread: tuple[str, ...]) -> Iterator[str]
         )
     if unread:
         yield (
-            f"no layer reads the parameters of {_some(unread)}: they are not computed, not timed and get no "
-            "gradient (is the output that needs them in the loss?)"
+            f"the loss needs no parameters of {_some(unread)}: they get no gradient (is the output that needs them in "
+            "the loss?)"
         )
     target = [node for node in captured.program.graph.nodes if node.op == "placeholder"][-1]
     if value_count(target) == 1:

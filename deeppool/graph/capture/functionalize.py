@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from deeppool.errors import CaptureError
-from deeppool.graph.capture.grouping import operator_name
+from deeppool.graph.capture.grouping import operator_name, updated_statistics
 from deeppool.graph.capture.sample_layout import value_at
 
 aten = torch.ops.aten
@@ -74,7 +74,7 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
         _redirect_readers(node, written)
         _update_wholes(graph, node, written, wholes, memory)
     for node in reversed(list(graph.nodes)):
-        if node.op in ("call_function", "call_module") and not node.users:
+        if node.op in ("call_function", "call_module") and not (node.users or updated_statistics(node)):
             graph.erase_node(node)
     graph.lint()
 

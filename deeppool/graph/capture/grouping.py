@@ -8,15 +8,16 @@ one layer, as in DeepPool's profiles.
 
 ``block``: module layers of one call of a repeated container form a layer (see ``blocks``).
 
-At every granularity, four rules make layers that can be placed on separate GPUs:
+At every granularity, five rules make layers that can be placed on separate GPUs:
 
 1. The layer that produces a value whose leading dimension is not the batch is merged with its readers, because
    such a value cannot be resharded by samples; nor can complex numbers, which backends do not send, and memory that
    its reader fills with random numbers, which has no derivative.
 2. Readers of random values that depend on no data (a mask of whole samples) are merged, since all must see the
    same values; so are those of a state that is written without data (the vectors of a spectral norm).
-3. Layers that update the same running statistics are merged, because the second update reads what the first wrote.
-4. Layers on a cycle are merged.
+3. Layers that update and read the same running statistics are merged, because one reads what another wrote.
+4. A layer from which no path leads to the loss is merged with one that it reads: it only updates running statistics.
+5. Layers on a cycle are merged.
 
 The result is the finest partition that satisfies the rules, so every layer of a finer granularity lies within one
 layer of a coarser one.
@@ -68,10 +69,11 @@ def is_tensor(node: fx.Node) -> bool:
 
 
 def _compute_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """Nodes that depend on the data, not only on parameters and sizes."""
+    """Nodes that depend on the data, also through running statistics, not only on parameters and sizes."""
     found: dict[fx.Node, None] = {}
+    changing = {statistics for node in graph.nodes for statistics in updated_statistics(node)}
     for node in graph.nodes:
-        depends = any(arg.op == "placeholder" or arg in found for arg in node.all_input_nodes)
+        depends = any(arg.op == "placeholder" or arg in found or arg in changing for arg in node.all_input_nodes)
         if node.op == "call_function" and is_tensor(node) and depends:
             found[node] = None
     return list(found)
@@ -129,15 +131,17 @@ def _close(groups: Groups, symbols: set[str]) -> Groups:
 
     edges = _edges(groups)
     owner = {node: index for index, group in enumerate(groups) for node in group}
-    # Groups to merge by the first three rules become cycles of edges, which the fourth rule merges.
+    # Groups to merge by the first four rules become cycles of edges, which the fifth rule merges.
     for node, index in owner.items():
         if not _can_be_sent(node, symbols):
             edges.add_edges_from((owner[user], index) for user in node.users if user in owner)
     for node in groups[0][0].graph.nodes if groups else ():
         if node not in owner and _differs_between_runs(node):
             networkx.add_cycle(edges, _readers(node, owner))
-        if node.op == "get_attr":
-            networkx.add_cycle(edges, {owner[user] for user in node.users if user in owner and _updates(user, node)})
+        if any(node in updated_statistics(user) for user in node.users):
+            networkx.add_cycle(edges, {owner[user] for user in node.users if user in owner})
+    for index, host in _hosts(groups, edges).items():
+        networkx.add_cycle(edges, (index, host))
     numbers: list[int | None] = [None] * len(groups)
     for cycle in networkx.strongly_connected_components(edges):
         for index in cycle:
@@ -157,12 +161,31 @@ def _readers(node: fx.Node, owner: dict[fx.Node, int]) -> set[int]:
     return found
 
 
-def _updates(normalisation: fx.Node, statistics: fx.Node) -> bool:
-    """Whether an operator is a normalisation that updates ``statistics``."""
-    if normalisation.target not in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
-        return False
-    *_, mean, variance, by_batch, _momentum, _eps, _cudnn = normalisation.args
-    return bool(by_batch) and statistics in (mean, variance)
+def updated_statistics(node: fx.Node) -> list[fx.Node]:
+    """Returns the running statistics that an operator updates, if it is a normalisation that does."""
+    if node.target not in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
+        return []
+    *_, mean, variance, by_batch, _momentum, _eps, _cudnn = node.args
+    return [each for each in (mean, variance) if by_batch and isinstance(each, fx.Node)]
+
+
+def _hosts(groups: Groups, edges: "networkx.DiGraph[int]") -> dict[int, int]:
+    """Returns another group for each one that no path to the last operator leaves: that of the latest value it reads.
+
+    Statistics that such a group updates are all that counts of it; what reads only data joins the first of the others.
+    """
+    import networkx
+
+    owner = {node: index for index, group in enumerate(groups) for node in group}
+    last = max(owner, default=None)
+    if last is None:
+        return {}
+    read = networkx.ancestors(edges, owner[last]) | {owner[last]}
+    found = {}
+    for index in set(edges) - read:
+        sources = [arg for node in groups[index] for arg in node.all_input_nodes if owner.get(arg, index) != index]
+        found[index] = owner[max(sources)] if sources else min(read)
+    return found
 
 
 def _edges(groups: Groups) -> "networkx.DiGraph[int]":

@@ -41,7 +41,7 @@ def test_parameters_are_counted_once_and_unused_ones_are_named():
     assert found.unread == ("auxiliary",)
     assert found.share == pytest.approx(1 - 4 * 900 / found.parameter_bytes)
     (warning,) = [sentence for sentence in found.warnings if "auxiliary" in sentence]
-    assert "no layer reads the parameters of auxiliary: they are not computed" in warning
+    assert "the loss needs no parameters of auxiliary: they get no gradient" in warning
 
 
 def test_operators_are_those_of_all_layers():

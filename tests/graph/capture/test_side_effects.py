@@ -13,6 +13,10 @@ from torch.nn import functional
 
 import deeppool as dp
 from deeppool.errors import CaptureError
+from deeppool.graph.capture.capture import CapturedModel
+from deeppool.graph.capture.coverage import coverage
+from deeppool.graph.layer import Granularity
+from tests.graph.capture.test_capture import run_by_segments
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
@@ -30,10 +34,12 @@ class Model(nn.Module):
         return self.head(self.run(self, x))
 
 
-def check_training(model: nn.Module, batches: tuple[int, ...] = (5, 8, 3)) -> None:
+def check_training(
+    model: nn.Module, batches: tuple[int, ...] = (5, 8, 3), granularity: Granularity = "module"
+) -> CapturedModel:
     """Captures a model and checks that its program trains as the model itself."""
     own = copy.deepcopy(model)
-    captured = dp.capture(model, (8,))
+    captured = dp.capture(model, (8,), granularity=granularity)
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (own, captured.source)]
     for batch in batches:
         x, target = torch.randn(batch, 8), torch.randint(4, (batch,))
@@ -43,7 +49,21 @@ def check_training(model: nn.Module, batches: tuple[int, ...] = (5, 8, 3)) -> No
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        torch.testing.assert_close(captured.source.state_dict(), own.state_dict())
+        states = ({k: v for k, v in x.state_dict().items() if "num" not in k} for x in (captured.source, own))
+        torch.testing.assert_close(*states)
+    return captured
+
+
+def check_segments(captured: CapturedModel) -> None:
+    """Checks that layers run one by one give the loss and the statistics of the whole program."""
+    x, target = torch.randn(6, 8), torch.randint(4, (6,))
+    state = captured.source.state_dict()
+    before = {key: value.clone() for key, value in state.items()}
+    loss = captured.program(x, target)
+    expected = {key: value.clone() for key, value in state.items()}
+    captured.source.load_state_dict(before)
+    torch.testing.assert_close(run_by_segments(captured, range(1, len(captured.nodes)), x, target)[0], loss)
+    torch.testing.assert_close(dict(state), expected)
 
 
 # -- memory that is written and read by several views -------------------------------------------------
@@ -373,6 +393,47 @@ def test_random_numbers_of_a_seed_are_refused(forward: Forward, error: str) -> N
 def test_a_loss_that_draws_other_random_numbers_is_refused(draw: Callable[[], float]) -> None:
     with pytest.raises(CaptureError, match=r"^the loss of Linear (draws random numbers of Python|sets the state)"):
         dp.capture(nn.Linear(8, 4), (8,), loss=lambda x, y: functional.cross_entropy(x * (1 + draw()), y))
+
+
+# -- statistics ---------------------------------------------------------------------------------------
+
+
+def of_hidden(model: Model, x: torch.Tensor) -> torch.Tensor:
+    y = model.first(x)
+    model.norm(model.second(y).relu()).relu()
+    return y
+
+
+def of_data(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.norm(x * 2)
+    return model.first(x)
+
+
+@pytest.mark.parametrize("forward", [of_hidden, of_data])
+@pytest.mark.parametrize("granularity", ["operator", "module"])
+def test_statistics_of_a_batch_norm_are_updated_where_nothing_reads_its_output(
+    forward: Forward, granularity: Granularity
+) -> None:
+    model = Model(forward)
+    model.norm = nn.BatchNorm1d(8)
+    captured = check_training(model, granularity=granularity)
+    assert set(coverage(captured).unread) == {"second", "norm"}
+    check_segments(captured)
+
+
+def normalised_and_read(model: Model, x: torch.Tensor) -> torch.Tensor:
+    before = model.norm.running_mean * 2
+    y = model.first(model.norm(x) - before)
+    return model.second(y) + model.norm.running_mean * 3
+
+
+def test_layers_that_read_the_statistics_of_a_batch_norm_are_one_with_it_and_keep_their_order() -> None:
+    model = Model(normalised_and_read)
+    model.norm = nn.BatchNorm1d(8)
+    captured = check_training(model)
+    (layer,) = [layer for layer in captured.graph.layers if "batch_norm" in layer.operators]
+    assert layer.operators.count("mul") == 2
+    check_segments(captured)
 
 
 # -- gradients ----------------------------------------------------------------------------------------
