@@ -160,6 +160,8 @@ def _capture_module(
     assert isinstance(program, fx.GraphModule)
     inline_regions(program)
     _check_operators(program, name)
+    if any(each._backward_hooks for each in module.modules()):
+        lost.append("a backward hook of a module, which")
     if lost:
         _check_gradients(module, program, inputs, lost, name)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -314,14 +316,13 @@ def _check_gradients(
 ) -> None:
     """Raises if an exported model has other gradients than the model itself."""
     positional, named = _examples(module, inputs, random=True)
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with noting_changes(module, []):
         check_gradients(
             name,
             lost,
             lambda: module(*positional, **named),
             lambda: program(*positional, **named),
-            trained,
+            list(module.parameters()),
             list(module.buffers()),
         )
 

@@ -463,6 +463,60 @@ def test_a_write_without_gradient_of_what_has_none_is_captured() -> None:
     check_training(Model(mask_without_gradient))
 
 
+def frozen_for_a_while(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.second.requires_grad_(False)
+    y = model.second(model.first(x))
+    model.second.requires_grad_(True)
+    return y
+
+
+def frozen_for_good(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.second.weight.requires_grad = False
+    return model.second(model.first(x))
+
+
+def of_data_that_is_set(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.mean.data = 0.9 * model.mean + 0.1 * model.first.bias.detach()
+    return model.first(x)
+
+
+@pytest.mark.parametrize(
+    ("forward", "attribute"),
+    [
+        (frozen_for_a_while, r"Tensor\.requires_grad_\(False\)"),
+        (frozen_for_good, r"an assignment of Tensor\.requires_grad"),
+        (of_data_that_is_set, r"an assignment of Tensor\.data"),
+    ],
+)
+def test_set_attributes_of_tensors_that_a_graph_does_not_set_are_refused(forward: Forward, attribute: str) -> None:
+    model = Model(forward)
+    model.register_buffer("mean", torch.zeros(8))
+    with pytest.raises(CaptureError, match=rf"^Model runs {attribute}, which torch\.export"):
+        dp.capture(model, (8,))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not model.mean.any()
+
+
+def frozen_already(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.second.requires_grad_(False)
+    return model.second(model.first(x.requires_grad_()))
+
+
+def test_set_attributes_that_change_nothing_are_captured() -> None:
+    model = Model(frozen_already)
+    model.second.requires_grad_(False)
+    check_training(model)
+
+
+@pytest.mark.parametrize("register", ["register_backward_hook", "register_full_backward_hook"])
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+def test_a_backward_hook_of_a_module_that_changes_a_gradient_is_refused(register: str) -> None:
+    model = Model(lambda own, x: own.second(own.first(x)))
+    getattr(model.second, register)(lambda module, given, found: tuple(2 * each for each in given))
+    with pytest.raises(CaptureError, match=r"^Model runs .* torch\.export loses"):
+        dp.capture(model, (8,))
+
+
 def in_inference_mode(model: Model, x: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         y = model.first(x)
