@@ -29,7 +29,7 @@ class RunPanel(Panel):
         """Starts following the run."""
         self.run = run
         self.bar = ipywidgets.FloatProgress(max=1.0)
-        self.status = ipywidgets.Label()
+        self.status = ipywidgets.Label().add_class("dp-status")
         self.stop = ipywidgets.Button(description="Stop", layout=ipywidgets.Layout(width="6em"))
         self.devices = ipywidgets.Button(description="Devices", layout=ipywidgets.Layout(width="6em"))
         self._row = ipywidgets.HBox([self.bar, self.stop, self.devices, self.status], layout={"flex_flow": "row wrap"})

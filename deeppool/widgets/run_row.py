@@ -42,7 +42,7 @@ class RunRow(ipywidgets.HBox, Generic[Result]):  # type: ignore[misc]  # ipywidg
         self.start = ipywidgets.Button(description=name, button_style="primary")
         self.cancel = ipywidgets.Button(description="Stop", disabled=True)
         self.bar = ipywidgets.FloatProgress(max=1.0, layout={"width": "12em"})
-        self.status = ipywidgets.Label()
+        self.status = ipywidgets.Label().add_class("dp-status")
         self.after_cancel = ""
         """Sentence displayed after a cancellation: what was saved."""
         self._drawing = threading.Lock()

@@ -38,6 +38,7 @@ TITLES = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot
             entries.length ? Math.min(...entries.map(box => box.top)) : null]];
 })"""
 PICKER = "dp.widgets.ModelPicker(nn.Sequential(*[nn.Linear(4, 4) for _ in range(60)]), (4,))"
+LONG = "_".join(["no_model_has_a_name"] * 12)
 IS_AS_WIDE_AS_ITS_PAGE = """panel => {
     const plot = panel.querySelector('.js-plotly-plot'), width = plot?.clientWidth;
     if (!width || plot._fullLayout?.width !== width) return false;
@@ -54,6 +55,17 @@ def test_no_text_is_cut_and_no_table_scrolls_sideways(lab: Lab, subtests: pytest
     for panel in PANELS:
         with subtests.test(panel=panel):
             check_fits(notebook, notebook.panel(f".{panel}"))
+
+
+def test_the_end_of_a_run_is_told_in_full(lab: Lab) -> None:
+    notebook = lab.open_shared(["import deeppool as dp", f"dp.start(dp.capture, '{LONG}')"], seconds=300)
+    notebook.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    panel = notebook.panel(".dp-run-panel")
+    notebook.until(lambda: "failed after" in panel.inner_text())
+    assert "'" + LONG + "'" in panel.inner_text()
+    status = panel.locator(".dp-status")
+    assert status.evaluate("it => it.scrollWidth <= it.clientWidth + 1 && it.scrollHeight <= it.clientHeight + 1")
+    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
 
 
 def test_a_figure_in_a_scrolled_frame_follows_each_change_of_the_width(lab: Lab) -> None:
