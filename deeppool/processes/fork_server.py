@@ -173,8 +173,10 @@ def _set_title(title: str) -> None:
     del os.environ["SPT_NOENV"]
 
 
-def _run_module(module: str, title: str, folder: str, environment: dict[str, str | None]) -> NoReturn:
-    """Runs a module as ``python -m module`` would in ``folder``, and exits."""
+def _run_module(
+    module: str, title: str, folder: str, environment: dict[str, str | None], import_path: list[str]
+) -> NoReturn:
+    """Runs a module as ``python -m module`` would in ``folder``, and exits; it imports what its launcher can."""
     _set_title(title)
     for name, value in environment.items():
         if value is None:
@@ -184,6 +186,7 @@ def _run_module(module: str, title: str, folder: str, environment: dict[str, str
     os.chdir(folder)
     if not sys.flags.safe_path:
         sys.path[0] = folder
+    sys.path += [each for each in import_path if each not in sys.path]
     sys.argv = [module]
     # Workers draw different random numbers, as new processes do; Python reseeds its own generator in a fork, numpy not.
     if "numpy" in sys.modules:

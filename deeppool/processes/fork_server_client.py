@@ -145,6 +145,7 @@ class ForkServerClient:
             "title": f"{module}: {name}",
             "folder": str(folder or Path.cwd()),
             "environment": self._environment_changes(),
+            "import_path": import_path(),
         }
         (child_stdin, stdin), (stdout, child_stdout) = os.pipe(), os.pipe()
         process = ForkedProcess(_open_text(stdin, "w"), _open_text(stdout, "r"))
@@ -252,6 +253,11 @@ _open_lock = threading.Lock()
 _client: ForkServerClient | None = None
 _lifelines: set[int] = set()
 """This process's ends of the lifelines of all its fork servers."""
+
+
+def import_path() -> list[str]:
+    """Returns the folders from which this process imports: a script or notebook may have added that of its models."""
+    return [str(Path(folder).absolute()) for folder in sys.path if folder]
 
 
 def _close_lifeline(lifeline: int) -> None:

@@ -23,7 +23,7 @@ from deeppool.base.cancellation import wait
 from deeppool.device.cpu import cpu_seconds_of
 from deeppool.errors import RunError
 from deeppool.processes.fork_server import kill_group
-from deeppool.processes.fork_server_client import ForkedProcess, ForkServerClient
+from deeppool.processes.fork_server_client import ForkedProcess, ForkServerClient, import_path
 from deeppool.processes.fork_server_client import fork_server as own_fork_server
 
 Message = dict[str, Any]
@@ -189,6 +189,9 @@ class ManagedProcess:
 
 
 def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[str] | None) -> "subprocess.Popen[str]":
+    # Without the folders of Python and its packages, which would mislead another Python that the process starts.
+    own = (sys.prefix, sys.base_prefix)
+    added = [each for each in import_path() if not any(Path(each).is_relative_to(prefix) for prefix in own)]
     # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
     # processes. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
     # priority inside one session would get half a core from a process of another.
@@ -200,6 +203,7 @@ def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[st
         text=True,
         process_group=0,
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(added)},
     )
 
 

@@ -66,6 +66,19 @@ def test_a_forked_process_behaves_like_a_new_one(own: ForkServerClient, tmp_path
     assert not (tmp_path / "finalized").exists()
 
 
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_imports_what_its_launcher_can_import(
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forked: bool
+) -> None:
+    # As a notebook does that adds the folder of its models, here by its name from the working folder.
+    (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, os.path.relpath(tmp_path)])
+    with ManagedProcess(MODULE, "it", launcher=() if forked else ("env",), fork_server=own) as child:
+        described = describe(child)
+    assert described["cwd"] == os.getcwd()
+    assert described["only_here"] == 42
+
+
 def ended(process: psutil.Process) -> bool:
     """Waits for the end of a process; False if it still runs after ``SECONDS``."""
     deadline = time.monotonic() + SECONDS
