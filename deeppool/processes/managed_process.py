@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import queue
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -189,9 +191,13 @@ class ManagedProcess:
 
 
 def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[str] | None) -> "subprocess.Popen[str]":
-    # Without the folders of Python and its packages, which would mislead another Python that the process starts.
-    own = (sys.prefix, sys.base_prefix)
-    added = [each for each in import_path() if not any(Path(each).is_relative_to(prefix) for prefix in own)]
+    # Without the folders of Python and its packages, which would come before its own modules.
+    packages = [*site.getsitepackages(), site.getusersitepackages(), *map(sysconfig.get_path, ("stdlib", "platstdlib"))]
+    added = [
+        each
+        for each in import_path()
+        if Path(each).exists() and not any(Path(each).is_relative_to(folder) for folder in packages)
+    ]
     # A process group of its own: Ctrl-C in a terminal reaches the parent alone, which then ends its
     # processes. Not a session: Linux shares the CPU between sessions first (autogroups), and the lowest
     # priority inside one session would get half a core from a process of another.
