@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,8 @@ def test_an_interrupted_run_leaves_no_process_and_is_continued_by_the_same_call(
     threading.Thread(target=interrupt_when, args=(begun,), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         nightly(tmp_path / "nights", notebooks=notebooks)
-    assert not psutil.pid_exists(int(begun.read_text()))
+    with suppress(psutil.NoSuchProcess):
+        assert tests.processes.children.gone(psutil.Process(int(begun.read_text())))
     assert kernels() == []
     assert runs(tmp_path) == 1
     assert not [path for path in (tmp_path / "nights").iterdir() if not path.name.startswith(".")]
