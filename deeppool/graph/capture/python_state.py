@@ -69,10 +69,16 @@ def noting_changes(module: nn.Module, found: list[ChangedValue]) -> Iterator[Non
 
 
 def _holders(module: nn.Module) -> dict[str, _Holder]:
-    """Returns all modules, and the containers and objects that they hold or that these hold, by name."""
+    """Returns all modules, and the containers and objects that they hold or that these hold, by name.
+
+    Objects count that are of the packages of the modules: others, such as loggers, are no state of the model alone.
+    """
     waiting: list[tuple[str, Any]] = list(module.named_modules())
+    packages = {_package(each) for _, each in waiting} - {"torch"} | {"types"}
     found, seen = dict[str, _Holder](), set[int]()
     for name, value in waiting:
+        if _has_attributes(value) and not isinstance(value, nn.Module) and _package(value) not in packages:
+            continue
         entries = _entries(value)
         if entries is not None and id(value) not in seen:
             seen.add(id(value))
@@ -86,10 +92,12 @@ def _name(holder: str, value: Any, key: Any) -> str:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Whether a value is a module, or an object such as a dataclass that is none of torch's or of Python's own."""
-    if isinstance(value, (*CONTAINERS, *OPAQUE)) or not hasattr(value, "__dict__"):
-        return False
-    return isinstance(value, nn.Module) or not type(value).__module__.startswith("torch.")
+    """Whether a value is a module, or an object such as a dataclass."""
+    return hasattr(value, "__dict__") and not isinstance(value, (*CONTAINERS, *OPAQUE))
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
 
 
 def _entries(value: Any) -> dict[Any, Any] | None:

@@ -6,6 +6,7 @@ own from one run to the next.
 
 import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -44,13 +45,13 @@ def drawing_by_torch(what: str) -> Iterator[None]:
 
 
 class _NotingGenerator:
-    """torch's generator, as its functions call it; notes whether they set its state."""
+    """torch's generator, as its functions call it; notes whether they set its state in the thread that made this."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        self.generator, self.seeded = generator, False
+        self.generator, self.seeded, self._thread = generator, False, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        self.seeded |= name in SEEDS
+        self.seeded |= name in SEEDS and threading.get_ident() == self._thread
         return getattr(self.generator, name)
 
 

@@ -1,10 +1,13 @@
 """What a forward does beside computing values: it is captured as torch runs it, or refused in one line."""
 
 import copy
+import logging
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -273,9 +276,10 @@ def latest_used(model: Model, x: torch.Tensor) -> torch.Tensor:
     [
         ({"steps": {"of": [0]}}, r"steps\['of'\]"),
         ({"counted": Counted()}, r"counted\.calls"),
+        ({"counted": SimpleNamespace(calls=0)}, r"counted\.calls"),
         ({"latest": (deque(maxlen=9),)}, r"latest\[0\]"),
     ],
-    ids=["list in a dict", "object", "queue in a tuple"],
+    ids=["list in a dict", "object", "namespace", "queue in a tuple"],
 )
 def test_a_value_deep_within_what_a_module_holds_is_refused(values: dict[str, object], named: str) -> None:
     with pytest.raises(CaptureError, match=f"each time it runs, as its forward changes {named}:"):
@@ -300,6 +304,43 @@ def test_a_value_that_forwards_change_and_read_is_refused(values: dict[str, obje
         CaptureError, match=f"computes something else each time it runs, as its forward changes {name}:"
     ):
         dp.capture(holding(**values), (8,))
+
+
+class Lines:
+    """A stream that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.lines.append(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def logging_calls(model: Model, x: torch.Tensor) -> torch.Tensor:
+    model.logger.warning("called")
+    return model.first(x)
+
+
+def test_what_is_no_state_of_a_model_is_not_put_back() -> None:
+    """A logger that a module holds leads to all others, and to their streams: lines of the export were lost."""
+    model, lines = Model(logging_calls), Lines()
+    model.logger = logging.Logger("of a model")
+    model.logger.addHandler(logging.StreamHandler(lines))
+    dp.capture(model, (8,))
+    assert "called\n" in lines.lines
+
+
+def test_seeds_of_other_threads_are_none_of_the_models() -> None:
+    def seeding(model: Model, x: torch.Tensor) -> torch.Tensor:
+        other = threading.Thread(target=torch.manual_seed, args=(0,))
+        other.start()
+        other.join()
+        return model.first(x)
+
+    check_training(Model(seeding))
 
 
 def without_dropout_in_turn(model: Model, x: torch.Tensor) -> torch.Tensor:
