@@ -72,9 +72,15 @@ def test_a_process_imports_what_its_launcher_can_import(
 ) -> None:
     # As a notebook does that adds the folder of its models, here by its name from the working folder.
     (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
+    # The folder may lie below that of Python, as /usr/src/app does.
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path, os.path.relpath(tmp_path)])
     with ManagedProcess(MODULE, "it", launcher=() if forked else ("env",), fork_server=own) as child:
         described = describe(child)
+        added = psutil.Process(child.process.pid).environ().get("PYTHONPATH", "")
+    # Packages would come before Python's own modules.
+    assert "site-packages" not in added
     assert described["cwd"] == os.getcwd()
     assert described["only_here"] == 42
 

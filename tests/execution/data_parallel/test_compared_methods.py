@@ -10,7 +10,9 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.collectives.buckets import BUCKET_BYTES
-from deeppool.execution.data_parallel.compared_methods import DataParallel
+from deeppool.collectives.transfer_methods import DDP, FEWER, TUNED_DDP
+from deeppool.execution.data_parallel import compared_methods
+from deeppool.execution.data_parallel.compared_methods import DataParallel, make_trainee
 
 
 @pytest.mark.parametrize(("size", "tuned"), [(BUCKET_BYTES, False), (4 * 2**20, True)])
@@ -31,3 +33,13 @@ def test_transfers_are_measured_in_the_buckets_in_which_ddp_trains(size: int, tu
         assert (len(memories) == len(method._buckets)) is tuned
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("name", "tuned"), [(DDP, False), (TUNED_DDP, True), (FEWER, True)])
+def test_only_ddp_as_it_comes_copies_gradients_out_of_its_buckets(
+    name: str, tuned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared_methods, "DataParallel", lambda *_, tuned: tuned)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    assert make_trainee(name, None, None, None, 1.0, range(2)) is tuned
