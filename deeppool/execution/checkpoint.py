@@ -52,7 +52,7 @@ class Checkpoint:
     global_batch: int
     ranks: int
     loss_scale: float | None
-    """None: the loss was not scaled."""
+    """None: the loss was not scaled. Earlier versions wrote 1."""
     updates_since_scaled: int
     checksums: tuple[str, ...] = ()
     """SHA-256 of the file of each rank; empty: written by a version that made none."""
@@ -195,20 +195,22 @@ def _restore(trainer: Trainer, record: Checkpoint, shards: list[dict[str, Any]],
         schedule = next((shard["schedule"] for shard in shards if shard["schedule"] is not None), None)
         if update.schedule is not None and schedule is not None:
             update.schedule.load_state_dict(schedule)
-    trainer.driver.restore([shard["gradient_sync"] for shard in shards])
+    # Earlier versions, and trainings that sum in each iteration, have nothing left over.
+    trainer.driver.restore([shard.get("gradient_sync", {}) for shard in shards])
     # A plan of another precision starts with the scale that it would start with.
     if update.scale.enabled and record.loss_scale is not None:
         update.scale.factor, update.scale.good = record.loss_scale, record.updates_since_scaled
     trainer.step.iterations = record.iterations
     if record.ranks == trainer.ranks:
         torch.set_rng_state(shards[trainer.rank]["random"])
-        if (state := shards[trainer.rank]["device_random"]) is not None:
+        # Earlier versions wrote none.
+        if (state := shards[trainer.rank].get("device_random")) is not None:
             trainer.device.set_random_state(state)
 
 
 def _check_class(what: str, own: object, shards: list[dict[str, Any]], folder: Path) -> None:
-    # A rank without parameters has none.
-    other = {shard[f"{what}_class"] for shard in shards} - {None, type(own).__name__}
+    # Earlier versions wrote none, nor does a rank without parameters.
+    other = {shard.get(f"{what}_class") for shard in shards} - {None, type(own).__name__}
     if own is not None and other:
         raise InvalidValueError(
             f"{folder} is a checkpoint of the {what} {other.pop()}, that of the training is {type(own).__name__} "
@@ -230,7 +232,9 @@ def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     with _report_damage(folder):
         shards = _read_shards(folder, read(folder))
         model = {name: value for shard in shards for name, value in shard["model"].items()}
-        return {key: model[name] for key, name in shards[0]["state_dict"].items()}
+        names = shards[0].get("state_dict")
+        # Earlier versions wrote no names: their checkpoints have a tied weight under one of its names only.
+        return model if names is None else {key: model[name] for key, name in names.items()}
 
 
 def _checkpoints(folder: Path) -> list[Path]:

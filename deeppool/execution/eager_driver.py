@@ -58,7 +58,9 @@ class SharedVector:
         """Adds the gradients of all ranks' states to the contribution of the first rank."""
         found = [state for state in states if state["gradients"] and not self.named.keys().isdisjoint(state["pending"])]
         for state in found:
-            pending, counts = state["pending"], state["counts"]
+            pending = state["pending"]
+            # Earlier versions wrote no counts.
+            counts = state.get("counts") or {name: float(part.any()) for name, part in pending.items()}
             parts = [
                 pending.get(name, torch.zeros(each.numel(), dtype=each.dtype)) for name, each in self.named.items()
             ]

@@ -87,6 +87,7 @@ def test_a_checkpoint_holds_the_gradients_that_no_round_has_taken_and_other_rank
 
 
 def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero() -> None:
+    """Earlier versions wrote no counts of gradients by parameter."""
     named = {name: nn.Parameter(torch.zeros(size)) for name, size in (("a", 2), ("b", 1), ("unused", 1))}
     shared = SharedVector((0,), named, OneRankSum(7, torch.float32), None)
     shared.restore(
@@ -96,12 +97,8 @@ def test_one_rank_takes_what_other_ranks_left_and_names_that_it_has_not_are_zero
                 "counts": {"a": 2.0, "b": 1.0, "c": 2.0},
                 "gradients": 2,
             },
-            {
-                "pending": {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([5.0])},
-                "counts": {"a": 1.0, "b": 1.0},
-                "gradients": 1,
-            },
-            {"pending": {"c": torch.ones(4)}, "counts": {"c": 1.0}, "gradients": 1},
+            {"pending": {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([5.0])}, "gradients": 1},
+            {"pending": {"c": torch.ones(4)}, "gradients": 1},
         ]
     )
     state = shared.state()
