@@ -9,7 +9,6 @@ is pinned to a core or, with ``--any-core``, may run on any.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +22,6 @@ from deeppool.base import serialization
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.processes.launcher import LocalLauncher, WorkerSpec
 
-HERE = Path(__file__).parent
 MODELS = {
     "resnet18": ((3, 64, 64), 16),
     "resnet50": ((3, 64, 64), 16),
@@ -75,8 +73,6 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=5, help="in a row by each way")
     arguments = parser.parse_args()
     serialization.check_writable(arguments.output)
-    # The ranks import the script beside this one.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print(dp.environment(), file=sys.stderr)
     rows = []
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(arguments.busy)]

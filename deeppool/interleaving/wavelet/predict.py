@@ -92,10 +92,10 @@ def _data_parallel(profile: Profile, cluster: Cluster, samples: int) -> DataPara
 def tick_tock_costs(profile: Profile, network: Network, samples: int) -> TickTockCosts:
     """Returns the parts of an iteration with some samples on each GPU.
 
-    Two waves beside each other on a GPU are taken to be as fast as one batch of twice the samples, and as the bytes of
-    a second update; on a core they share its time. The end of a backward are the average of the gradients of both
-    waves, which moves five values for each weight, as an estimated update does, and the update. No wave waits for
-    memory that the other one frees, as it may where a GPU reuses large blocks.
+    On a GPU two waves beside each other are taken to take as long as one batch of twice the samples and a second
+    update, of bytes over bandwidth; on a core they share its time. A backward ends with the average of both waves'
+    gradients, which moves five values for each weight, as an estimated update does, and with the update. No wave waits
+    for memory that the other one frees, as it may where a GPU reuses large blocks.
     """
     times = [profile.time(layer, samples) for layer in range(len(profile.graph.layers))]
     update = sum(profile.update_times())
