@@ -24,7 +24,8 @@ def format_seconds(seconds: float) -> str:
 def format_bytes(count: float) -> str:
     """Formats bytes: ``15728640`` becomes ``15.0 MiB``."""
     for scale, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(count) >= scale:
+        # What rounds to 1,024 of a unit is one of the next.
+        if abs(count) >= (1 - 0.05 / 1024) * scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} B"
 

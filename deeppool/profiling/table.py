@@ -19,7 +19,7 @@ from deeppool.profiling.iteration_check import (
     extrapolation_warning,
 )
 from deeppool.profiling.update_estimate import estimated_update_per_byte
-from deeppool.units import format_bytes, format_seconds
+from deeppool.units import format_bytes, format_count, format_seconds
 
 MAXIMUM_SAMPLES = 10**9
 """Largest batch of one GPU."""
@@ -246,11 +246,14 @@ class Profile:
         ends = dict.fromkeys((self.batch_sizes[0], self.batch_sizes[-1]))
         times = ", ".join(f"{format_seconds(self.iteration_time(batch))} at batch {batch}" for batch in ends)
         known = "" if self.error is None else f", median error {100 * self.error:.0f} %,"
-        return (
-            f"{self.graph}; {self.provenance}{known} on {self.device_name} ({self.device}, {self.precision}, "
-            f"{f'{graphs_name(self.device)}, ' * self.graphs}{self.threads} thread{'s' * (self.threads > 1)}"
-            f"{f', one of {self.ranks} ranks' * (self.ranks > 1)}): {times}"
-        )
+        settings = [self.device, self.precision]
+        if self.graphs:
+            settings.append(graphs_name(self.device))
+        if self.device != "cuda":
+            settings.append(format_count(self.threads, "thread"))
+        if self.ranks > 1:
+            settings.append(f"one of {self.ranks} ranks")
+        return f"{self.graph}; {self.provenance}{known} on {self.device_name} ({', '.join(settings)}): {times}"
 
 
 def _interpolate(sizes: tuple[int, ...], times: tuple[float, ...], batch: int) -> float:

@@ -66,4 +66,6 @@ def check_gpu_price(price: float | None, *, has_background: bool) -> None:
         return
     positive_number("gpu_price", price, "the price of a GPU-hour")
     if not has_background:
-        raise InvalidValueError("gpu_price is for what a background job saves (give background=)")
+        raise InvalidValueError(
+            "gpu_price is for what a background job saves (give background=, and another policy than 'none')"
+        )

@@ -97,7 +97,7 @@ def launch(
     if emulate_rank is not None:
         note = f"the plan is for {plan.gpus} GPUs"
         emulate_rank = whole_number("the rank to emulate", emulate_rank, 0, plan.gpus - 1, note)
-    check_gpu_price(gpu_price, has_background=background is not None)
+    check_gpu_price(gpu_price, has_background=background is not None and sharing is not None)
     report = on_progress or (lambda what, share: None)
     setup = None
     if sharing is not None and background is not None:

@@ -346,6 +346,7 @@ def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
             "policy must be one of none, naive, nice, priority, paced, feedback, a Sharing or None, got 'wild'",
         ),
         ({"max_slowdown": 0.01}, "max_slowdown 0.01 bounds a background, and policy 'none' has none"),
+        ({"policy": "none", "background": EXAMPLE, "gpu_price": 2.0}, "gpu_price is for what a background job saves"),
         (
             {"max_slowdown": -1.0, "background": EXAMPLE},
             "max_slowdown must be more than 0 and finite, got -1: it is how much slower the foreground may become",
