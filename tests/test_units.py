@@ -56,7 +56,14 @@ def test_bit_rates_are_those_of_network_adapters(bytes_per_second: float, text: 
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2**20 - 1, "1.0 MiB"), (15728640, "15.0 MiB"), (3 * 2**40, "3.0 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (15728640, "15.0 MiB"),
+        (3 * 2**40, "3.0 TiB"),
+    ],
 )
 def test_bytes_count_in_powers_of_1024(count: float, text: str) -> None:
     assert format_bytes(count) == text
