@@ -7,6 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 
 # For two cores: many tests wait for other processes.
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
+TESTS := not slow and not stress
 
 # Hundreds of processes start in a run of the tests: none of them should compile deeppool again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 SHIPPED := vgg16 wide_resnet101_2 inception_v3 resnet50
 
-.PHONY: help demo docs results lab check test suite soak stress shipped pictures clean
+.PHONY: help demo docs results lab check test full suite soak stress shipped pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## */\t/' | expand -t 10
@@ -34,13 +35,17 @@ results: $(BIN)/deeppool  ## collect docs/results.md from the READMEs of the ben
 check: $(BIN)/pytest  ## lint and check types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pytest -q tests/notebooks/test_notebooks.py::test_what_notebooks_call_is_there
 
-test:  ## check, and run every test; side by side, as mypy takes one core
+test:  ## check, and run all tests but the slow ones; side by side, as mypy takes one core
 	@$(MAKE) --no-print-directory -j 2 check suite
+
+full:  ## check, and run every test; half an hour
+	@$(MAKE) --no-print-directory -j 2 check suite TESTS="not stress"
 
 suite: $(BIN)/collected
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +
-	$(BIN)/pytest $(WORKERS) -m "not stress"
+	$(BIN)/pytest $(WORKERS) -m "$(TESTS)"
 
 soak: $(BIN)/pytest  ## start and kill 200 runs at random moments; more than half an hour
 	DEEPPOOL_SOAK_CYCLES=200 $(BIN)/pytest -s tests/execution/test_soak.py

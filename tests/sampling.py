@@ -1,4 +1,4 @@
-"""What `make test` samples, and what `make stress` runs in full."""
+"""What a run of the tests samples, and what `make stress` runs in full."""
 
 import os
 from collections.abc import Iterable

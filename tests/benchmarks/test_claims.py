@@ -10,6 +10,7 @@ from benchmarks.planner.models import priced
 from docs.results import readmes, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16-h200", "vgg16-cpu"])
 def test_gains_and_claims_are_as_the_readme_says(name: str) -> None:
     """Of the models that take the least time."""

@@ -23,6 +23,7 @@ def test_ours_holds_the_bound_and_blames_no_background_for_the_machine() -> None
     assert fmean(shares) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hour", "turns"), [(0, False), (0, True), (1, True)])
 def test_noise_as_it_is_on_a_shared_machine_costs_a_harmless_background_next_to_nothing(hour: int, turns: bool) -> None:
     """By a bound of 1 %, where iterations differ by 6 %, in a busier hour by 17 %, and those in a row are alike."""

@@ -16,6 +16,7 @@ overhead = importlib.import_module("benchmarks.engine-overhead.main")
 PATH = Path(overhead.__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", [0.0, 0.005])
 def test_half_a_percent_shows_among_noise_of_many(cost: float) -> None:
     rng = np.random.default_rng(1)

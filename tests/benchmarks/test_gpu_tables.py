@@ -31,6 +31,7 @@ def test_plans_are_as_the_readme_says() -> None:
     assert "\n".join([*tables.plans(["vgg16"])][2:]) in README.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_estimate_is_as_the_readme_says() -> None:
     row, _ = tables.estimate(dp.capture("vgg16"), "fp16")
     assert row in README.read_text(encoding="utf-8")

@@ -109,6 +109,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_as_it_was(mut
     assert (tmp_path / mutant.module).read_text() == MODULE
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_mutant_that_makes_a_loop_endless_is_killed_if_its_tests_are_far_from_the_limit(
     mutation, tmp_path: Path

@@ -27,6 +27,7 @@ def test_nothing_is_fitted_to_other_gpus_or_to_a_model_that_is_held_out():
     assert abs(len(seen) - len(held_out)) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["resnet18", pytest.param("mobilenetv2_100", marks=pytest.mark.stress)])
 def test_an_iteration_is_estimated_close_to_its_published_time_and_closer_than_by_the_roofline(model):
     pytest.importorskip("timm")

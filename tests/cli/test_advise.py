@@ -21,6 +21,7 @@ def advise(deeppool: Command, tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 def test_the_text_is_the_advice_of_python_and_files_hold_it(advise, tmp_path: Path) -> None:
     code, out, err = advise("--html", str(tmp_path / "page.html"), "-o", str(tmp_path / "advice.json"))
     assert (code, err) == (0, "")

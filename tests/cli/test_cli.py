@@ -515,6 +515,7 @@ def test_an_interrupt_while_the_commands_are_imported_is_one_line(what: str, tmp
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "error: interrupted\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
     "at_the_end",

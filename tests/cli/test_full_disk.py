@@ -66,6 +66,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interference_measure, "measure_interference", lambda *_, **__: INTERFERENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -12,6 +12,7 @@ SIZES = [3, 1001]
 """Fewer elements than some patterns have chunks, and a number that few chunks divide."""
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_every_pattern_sums_on_any_number_of_ranks(tmp_path):
     run_ranks(sum_by_every_pattern, (9, list(range(1, 10)), SIZES, str(tmp_path)), 9)

@@ -33,6 +33,7 @@ def chunks_sent(schedule: Schedule) -> Counter:
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", COUNTS)
 def test_every_rank_ends_with_each_contribution_once(ranks):
     for schedule in all_reduces(ranks):

@@ -77,6 +77,7 @@ def rank() -> psutil.Process:
     return found
 
 
+@pytest.mark.slow
 def test_ranks_apply_a_new_bound_soon_and_restarted_ranks_from_their_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

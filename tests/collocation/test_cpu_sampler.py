@@ -29,6 +29,7 @@ print(json.dumps(list(sampler.samples)))
 """
 
 
+@pytest.mark.slow
 def test_a_stopped_process_has_no_core() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", COMPUTES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

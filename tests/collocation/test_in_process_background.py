@@ -140,6 +140,7 @@ def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_r
     assert losses == pytest.approx(losses_of_a_plain_loop(len(losses)), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
 def test_a_background_that_trains_or_rests_can_be_closed(device: str, start_background: Starter) -> None:
     resting, foreground = start_background(make_job(), PACED, Foreground(), device), Foreground()

@@ -55,6 +55,7 @@ class Hungry(Dataset):
         return self.data[position]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_ranks_and_backgrounds_keep_it(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_the_naive_roofline_is_the_longer_of_flops_and_bytes_at_the_peaks():
     assert found == pytest.approx([max(2e6 / 19.5e12, 1e6 / 1.555e12), 1e6 / 1.555e12])
 
 
+@pytest.mark.slow
 def test_more_work_never_takes_less_time():
     generator = np.random.default_rng(0)
     for _ in range(300):

@@ -116,7 +116,6 @@ def run_all(typed: list[list[str]], deeppool: Command) -> dict[str, str]:
     return printed
 
 
-@pytest.mark.slow
 @pytest.mark.processes
 def test_the_laptops_quick_start_runs_to_its_end(deeppool: Command, folder: Path) -> None:
     page = (CHECKOUT / "docs/quick-start-laptop.md").read_text(encoding="utf-8")

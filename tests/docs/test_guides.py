@@ -108,6 +108,7 @@ def messages() -> Iterator[str]:
                 yield node.value
 
 
+@pytest.mark.slow
 def test_messages_that_are_quoted_are_printed() -> None:
     page = (CHECKOUT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     seen = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)

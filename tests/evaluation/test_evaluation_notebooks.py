@@ -125,6 +125,7 @@ def test_what_the_paper_says_of_many_gpus_is_not_held_against_one(name: str, tmp
     assert all(number.why.startswith("measured layer times") for number in record.numbers if number.paper)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig9", "fig10"])
 def test_a_model_of_ones_own_on_one_gpu_has_samples_and_room_for_the_background(name: str, tmp_path: Path) -> None:
     own = {"models": {"resnet18": [3, 32, 32]}, "gpus": 1, "simulated_points": 2, "burst_on": {}, "output": tmp_path}

@@ -42,6 +42,7 @@ folder.mkdir(parents=True, exist_ok=True)
 """Makes the file of its sockets, as one that is starting does, before it notices that its parent is gone."""
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_notebooks_that_are_ended_leave_no_folder_though_their_kernels_are_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ def test_a_layer_20_percent_slower_is_reported_and_no_other(runs: int) -> None:
     assert not found.fine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "runs", "least"), [(0.02, 1, 90), (0.03, 1, 55), (0.03, 7, 95), (0.05, 7, 50)])
 def test_how_often_a_layer_20_percent_slower_is_reported(noise: float, runs: int, least: int) -> None:
     found = [

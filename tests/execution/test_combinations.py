@@ -423,6 +423,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 COVERING = covering()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=str(case)) for case in COVERING[:IN_EACH_RUN]]

@@ -57,6 +57,7 @@ def second_is_late(rank: int, update: int) -> float:
     return 2.0 if (rank, update) == (1, 2) else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_a_checkpoint_holds_the_gradients_that_no_round_has_taken_and_other_ranks_deliver_them(tmp_path: Path) -> None:

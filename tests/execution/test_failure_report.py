@@ -169,6 +169,7 @@ class ZerosDataset(Dataset):
         return torch.zeros(2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_loader_is_left")
 @pytest.mark.parametrize(
     "way",

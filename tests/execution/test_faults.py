@@ -127,6 +127,7 @@ def test_a_killed_rank_ends_everything_and_is_named(victim: int, plan_file: Path
     assert all(map(gone, everything))
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with launched(dp.load(plan_file), seconds=LONG) as run:
         # Not before: on a busy machine the first update may take as long.
@@ -142,6 +143,7 @@ def test_a_stopped_rank_ends_everything_and_is_named(plan_file: Path, monkeypatc
     assert all(map(gone, everything))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "how"),
     [(signal.SIGKILL, "was killed by signal 9"), (signal.SIGSTOP, "was stopped by a signal for 1 s, and then killed")],
@@ -171,6 +173,7 @@ def test_a_lost_background_job_does_not_affect_the_foreground(
     assert all(map(gone, everything))
 
 
+@pytest.mark.slow
 def test_the_foreground_record_is_kept_when_every_background_job_is_killed(one_rank_plan_file: Path) -> None:
     killed = threading.Event()
     # At the lowest priority it would take minutes to die where something else uses its core.
@@ -195,6 +198,7 @@ deeppool.launch(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.stress), "measuring"])
 def test_no_process_survives_a_killed_launcher(
     moment: str, plan_file: Path, one_rank_plan_file: Path, tmp_path: Path
@@ -226,6 +230,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_control_c_ends_every_process_and_is_reported_in_one_line(one_rank_plan_file: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-c", HEEDING_CONTROL_C, "run", str(one_rank_plan_file), "--background", EXAMPLE),

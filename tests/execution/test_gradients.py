@@ -57,6 +57,7 @@ def check(
             assert error <= tolerance, (parameter, error)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("ranks", "batch", "dtype", "tolerance", "device"),

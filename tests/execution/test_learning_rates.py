@@ -110,6 +110,7 @@ def first_is_late(rank: int, update: int) -> float:
     return 0.3 if (rank, update) == (0, 1) else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "counts", "choices"),
     [

@@ -73,6 +73,7 @@ def make_rank(
     return Rank(setup | more, heartbeat)
 
 
+@pytest.mark.slow
 def test_arithmetic_settings_of_a_plan_apply_to_capture_and_execution_of_its_stages(
     tmp_path: Path, open_settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_arithmetic_settings_of_a_plan_apply_to_capture_and_execution_of_its_sta
     assert seen == {"captured": ["fp32"], "run": ["fp32"]}
 
 
+@pytest.mark.slow
 def test_a_rank_makes_the_buckets_of_its_plan(tmp_path: Path, open_settings: list[str]) -> None:
     numbers = []
     for rule in (ONE_BUCKET, Buckets(alone=0)):
@@ -127,6 +129,7 @@ def test_a_rank_that_makes_its_optimizer_waits_for_no_other(tmp_path: Path, monk
     assert seen == [[False, True, False]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "counts"), [({"rank": 0}, True), ({"rank": 1}, False), ({"rank": 1, "emulated": True}, True)]
 )
@@ -144,6 +147,7 @@ def test_a_governor_counts_the_ranks_that_compute_layers(
     assert rank.foreground_control.computes is counts
 
 
+@pytest.mark.slow
 def test_a_background_can_be_captured_by_the_process_of_a_rank(tmp_path: Path, open_settings: list[str]) -> None:
     """Also in the rank's arithmetic: torch.export reads flags that torch cannot return where settings differ."""
     sharing = asdict(Sharing(priority="normal", home="thread"))
@@ -178,6 +182,7 @@ def emulated_rank(tmp_path_factory: pytest.TempPathFactory) -> Rank:
         return make_rank(tmp_path_factory.mktemp("rank"), "emulated")
 
 
+@pytest.mark.slow
 def test_a_device_is_busy_while_it_computes_and_iterations_have_its_times(
     emulated_rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +252,7 @@ def test_a_background_in_the_process_changes_no_random_number_of_the_rank(
     assert torch.equal(rank.device.random_state(), before[1])
 
 
+@pytest.mark.slow
 def test_a_background_gets_none_of_the_memory_that_an_iteration_frees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_updates_are_those_of_one_process(ranks: int, device: str, tmp_path: Pat
         check(answers(tmp_path / "run", rule, ranks), model.state_dict(), losses, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(("ranks", "device"), [(3, "cpu"), (2, "emulated")])
 def test_random_numbers_and_rounding_do_not_depend_on_the_plan(ranks: int, device: str, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def train_with(job: dp.TrainingJob, folder: Path, **choices: object) -> tuple[Tr
 READING = r"reading the samples of stage \S.* \(update 4\)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "workers", "phrase"),
     [
@@ -265,6 +266,7 @@ def corrupting_sgd(parameters: list) -> torch.optim.Optimizer:
     return CorruptingSGD(parameters, lr=0.01)
 
 
+@pytest.mark.slow
 def test_non_finite_weights_are_not_saved_as_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(RankRefusedError, match=r"'.*' holds values that are no number.*checkpoint is .*step-000002"):
         dp.train(
@@ -296,6 +298,7 @@ class Overflowing(Dataset):
         return (image * torch.inf if self.always or self.read in (3, 4) else image), target
 
 
+@pytest.mark.slow
 def test_an_fp16_overflow_skips_the_update_and_is_not_a_fault(tmp_path: Path) -> None:
     plan = dataclasses.replace(soak_job.plan(2), precision="fp16")
     job = dataclasses.replace(soak_job.job(), dataset=functools.partial(Overflowing, always=False), loader_workers=0)
@@ -335,6 +338,7 @@ def started_command(plan: Path, folder: Path, steps: int) -> Iterator["subproces
             launcher.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.stress)])
 def test_an_interrupted_command_resumes_bit_for_bit(what: signal.Signals, tmp_path: Path) -> None:
     plan, folder = dp.save(soak_job.plan(2), tmp_path / "plan.json"), tmp_path / "checkpoints"

@@ -36,6 +36,7 @@ TRYING_RULES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("ranks", "device"),
@@ -59,6 +60,7 @@ def test_after_the_drain_parameters_are_those_of_one_process(ranks: int, device:
             check_plan(serialization.from_json(json.loads(plan), TransferPlan, "the plan"), model)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("ranks", "device"),

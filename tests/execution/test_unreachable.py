@@ -45,6 +45,7 @@ def cut_the_link() -> None:
     ip("link", "set", LINK, "down")
 
 
+@pytest.mark.slow
 def test_a_missing_network_interface_is_reported_before_training_starts() -> None:
     with pytest.raises(
         RankFailedError,

@@ -27,6 +27,7 @@ def test_the_unit_of_an_axis_suits_its_longest_time(longest, unit, value):
     assert chosen.of(longest) == pytest.approx(value)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=80), st.integers(5, 40))
 def test_a_short_name_keeps_both_ends(name, limit):
     short = shorten(name, limit)

@@ -70,6 +70,7 @@ def expected_events(*timelines):
             yield (f"{timeline.title} ({timeline.provenance})", thread, span.kind, span.name, start, end - start)
 
 
+@pytest.mark.slow
 @given(timelines(), timelines())
 def test_a_trace_keeps_the_formats_rules_and_its_events_are_the_spans_after_a_trip_through_json(one, other):
     trace = json.loads(json.dumps(figures.chrome_trace(one, other)))

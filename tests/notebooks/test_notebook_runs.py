@@ -85,6 +85,7 @@ class TestExecuted:
 
     pytestmark = runs_notebooks
 
+    @pytest.mark.slow
     def test_it_runs_to_its_end_and_complains_of_nothing(self, name: str, execute: Execute) -> None:
         for cell in cells_of(Path(execute(name).notebook)):
             if cell.cell_type == "code":

@@ -153,6 +153,7 @@ def test_the_notebooks_themselves_are_not_opened() -> None:
         copy_notebooks(ROOT / "tests" / ".." / "notebooks")
 
 
+@pytest.mark.slow
 def test_what_notebooks_call_is_there(tmp_path: Path) -> None:
     for path in [*NOTEBOOKS, *EVALUATIONS]:
         module = tmp_path / f"notebook_{path.stem.replace('-', '_')}.py"

@@ -47,6 +47,7 @@ def test_where_all_is_fastest_on_one_gpu_the_size_is_one_for_more() -> None:
     assert chosen(Link(1e15, 10.0, "by hand"), 2e-3, 10 * MIB) == ONE_BUCKET
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "samples"), [("vgg16-h200", 1), ("vgg16-h200", 4), ("resnet50-h200", 4)])
 def test_the_size_is_one_for_the_fastest_plan(name: str, samples: int) -> None:
     """With a sample a GPU data parallelism of VGG-16 is fastest on 8 of 64 GPUs, in buckets of 4 MiB; plans are not."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tests.planning.evaluate.test_memory import graphs_with_memory
 from tests.strategies import profiles
 
 
+@pytest.mark.slow
 @given(profiles(graphs_with_memory()), st.sampled_from([2, 3, 5]))
 def test_a_plan_that_uses_some_gpus_equals_the_plan_for_that_many(profile, spacing) -> None:
     plan = dp.plan(profile, 4, 8)

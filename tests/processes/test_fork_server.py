@@ -98,6 +98,7 @@ def describe(child: ManagedProcess) -> dict[str, object]:
     return receive(child, SECONDS)
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_temporary_files_where_its_own_environment_says(
     own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -228,6 +229,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_forked_from_a_fork_of_a_command_behaves_like_a_new_one(own: ForkServerClient) -> None:
     with ManagedProcess(MODULE, "one", fork_server=own) as child:
         usual = describe(child)

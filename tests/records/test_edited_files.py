@@ -77,6 +77,7 @@ def edited(document: dict[str, Any], draw: random.Random) -> str:
     return json.dumps(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_edited_file_loads_or_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     document = json.loads((RECORDED / f"{kind}.json").read_text())
@@ -96,6 +97,7 @@ def test_an_edited_file_loads_or_is_refused_in_one_line(kind: str, tmp_path: Pat
     assert refused > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_command_on_an_edited_file_works_or_ends_in_one_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

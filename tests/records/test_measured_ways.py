@@ -35,6 +35,7 @@ def drawn(draw: random.Random, seconds: tuple[float, ...], repetitions: int, rou
     return record(technique, *controls, repetitions=repetitions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "repetitions", "rounds"),
     [((1.0, 1.0), 3, 3), ((1.0, 1.0, 1.0, 1.0), 5, 3), ((1.0, 1.1, 1.1, 3.0), 10, 1), ((1.0, 0.9, 2.0), 5, 2)],

@@ -170,6 +170,7 @@ def train(gpus: int, tmp_path: Path, job: dp.TrainingJob | None = None, **choice
     )
 
 
+@pytest.mark.slow
 @two_cores
 @pytest.mark.processes
 @pytest.mark.parametrize(
@@ -215,6 +216,7 @@ def test_a_training_goes_on_without_a_lost_gpu_and_with_it_when_it_is_back(
     assert not ranks()
 
 
+@pytest.mark.slow
 @two_cores
 @pytest.mark.processes
 def test_a_gpu_on_which_a_rank_dies_again_is_given_up(expected: list[float], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("in_the_checkout")
 EXAMPLE = "examples.two_branch:two_branch"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_one_rank_of_eight_runs_on_one_core_and_lasts_as_long_as_the_plan(tmp_path) -> None:
     graph = dp.capture(EXAMPLE).graph

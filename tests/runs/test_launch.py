@@ -112,6 +112,7 @@ def test_every_condition_has_the_requested_number_of_iterations(collocated) -> N
     assert f"slowdown {format_percent(front.slowdown)} ± " in str(collocated[0])
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_foreground_computes_the_same_numbers_beside_a_background_as_alone(collocated, alone) -> None:
     """Bit by bit."""
@@ -314,6 +315,7 @@ def test_a_record_is_saved_and_prints_what_it_ran_on(collocated, tmp_path: Path)
         assert part in text
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_training_learns(plan: Plan) -> None:
     record = dp.launch(plan, steps=40, learning_rate=0.02)

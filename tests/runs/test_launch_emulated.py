@@ -13,6 +13,7 @@ from tests.strategies import profile_from_times
 EXAMPLE, BATCH = "examples.two_branch:two_branch", 2
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_a_background_runs_in_a_stream_of_the_ranks_process_and_no_condition_is_about_cores() -> None:

@@ -24,6 +24,7 @@ from deeppool.runs.mode_comparison.virtual_clock import VirtualTraining
 from deeppool.simulation.eager_training import simulate_eager_training
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_late_rank_holds_up_exact_modes_which_train_as_one_process_does_and_not_solo() -> None:
     sizes = {"batch": 16, "features": 8, "samples": 64}

@@ -140,6 +140,7 @@ def losses(record) -> list[float]:
     return [metrics.loss for metrics in record.metrics]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_resuming_from_a_checkpoint_is_bit_equal_to_an_uninterrupted_training(whole, kept, tmp_path: Path) -> None:
     expected, state = whole
@@ -153,6 +154,7 @@ def test_resuming_from_a_checkpoint_is_bit_equal_to_an_uninterrupted_training(wh
     assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(folder)).items())
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_another_plan_on_other_ranks_continues_the_same_training(whole, kept, tmp_path: Path) -> None:
     expected, state = whole
@@ -170,6 +172,7 @@ def test_another_plan_on_other_ranks_continues_the_same_training(whole, kept, tm
     assert losses(expected)[-1] < losses(expected)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_pattern_that_a_plan_names_sums_the_gradients(whole) -> None:
     expected, _ = whole
@@ -183,6 +186,7 @@ def test_the_pattern_that_a_plan_names_sums_the_gradients(whole) -> None:
     assert not any(" by " in span.name for span in expected.timeline.spans)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous_training(tmp_path: Path) -> None:
     states, records = [], []
@@ -238,6 +242,7 @@ def in_halves(plan: TransferPlan) -> TransferPlan:
     return replace(plan, transfers=tuple(halves))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, tmp_path: Path) -> None:
     expected, _ = whole
@@ -343,6 +348,7 @@ def weighted(data: torch.utils.data.Dataset) -> torch.utils.data.Sampler:
     return torch.utils.data.WeightedRandomSampler(torch.arange(1.0, 1 + len(data)), 12)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_vector_regression_and_labels_in_the_order_of_a_sampler_train_as_in_one_process(tmp_path: Path) -> None:
     def make() -> nn.Module:
@@ -438,6 +444,7 @@ def vectors() -> torch.utils.data.Dataset:
     return torch.utils.data.TensorDataset(torch.ones(24, 4), torch.zeros(24, dtype=torch.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_gradients_that_overflow_at_any_loss_scale_end_the_training_with_an_error() -> None:
     job = dp.TrainingJob(model=RootOfZero(), input_shape=(4,), optimizer=adamw, dataset=vectors)
@@ -532,6 +539,7 @@ def test_a_dataset_smaller_than_a_batch_and_one_without_positions_are_refused() 
         ShardReader(Stream(), 1, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(whole, kept, tmp_path: Path) -> None:
     interrupted_after(2, kept, tmp_path)

@@ -131,6 +131,7 @@ def drifting_speed(seed, *, size, memory):
         level = kept * level + math.sqrt(1 - kept**2) * draw.gauss(0, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "memory"), [(0.01, 20), (0.03, 20), (0.03, 100)])
 @pytest.mark.parametrize("cost", [-0.01, 0.0])
 def test_drifting_machine_speed_costs_a_harmless_background_little(cost, size, memory):

@@ -27,6 +27,7 @@ def estimated(draw: random.Random, rounds: int, lasting: int) -> Estimate:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [7, 20])
 @pytest.mark.parametrize("lasting", [1, 4, 13])
 def test_autocorrelated_noise_does_not_narrow_the_interval(rounds: int, lasting: int) -> None:

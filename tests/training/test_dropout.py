@@ -102,6 +102,7 @@ def gradients(captured: CapturedModel, samples: range) -> dict[str, torch.Tensor
     return {name: p.grad for name, p in captured.source.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_shards_have_the_gradients_of_the_batch_wherever_samples_are_counted(kind: str) -> None:
     torch.manual_seed(0)

@@ -164,6 +164,7 @@ def test_a_step_in_parts_trains_as_pytorchs_own_loop(
         torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
 @pytest.mark.parametrize("drive", [overlapping, by_buckets_backwards, into_the_next_forward])
 def test_buckets_in_any_order_are_bit_equal_to_all_at_once(drive: Drive, device: str) -> None:
@@ -180,6 +181,7 @@ def test_buckets_in_any_order_are_bit_equal_to_all_at_once(drive: Drive, device:
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "emulated", "emulated:h200"])
 def test_two_interleaved_jobs_train_as_each_alone(device: str) -> None:
     """The parts of one job run between those of another, as two jobs that cross over do."""

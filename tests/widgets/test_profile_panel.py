@@ -167,6 +167,7 @@ def test_a_gpu_that_is_not_there_is_reported(model):
     assert "cuda" in panel.problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["emulated", "emulated:h200"])
 def test_it_measures_on_an_emulated_device_that_it_was_given(model, device):
     panel = panel_of(model, device=device)

@@ -33,6 +33,7 @@ def smallest_norm(rate: float, updates: int, ranks: int, quorum: int, staleness:
     return smallest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quorum", "staleness"), [(1, 8), (2, 3), (4, 8)])
 def test_trainings_reach_the_target_within_the_updates_at_the_learning_rate(quorum: int, staleness: int) -> None:
     gap = float(np.log(np.cosh([1.0, 0.7])).sum())

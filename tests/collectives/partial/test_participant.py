@@ -79,6 +79,7 @@ class Network:
         self.ranks[rank].outbox.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 def test_no_gradient_is_lost_or_counted_twice_however_messages_are_delayed(mode: Mode, ranks: int) -> None:

@@ -43,6 +43,7 @@ def check(simulation: Simulation) -> None:
     assert [result.number for result in simulation.completed] == list(range(len(simulation.completed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 def test_no_gradient_is_lost_or_counted_twice_whatever_the_skew(mode: Mode, ranks: int) -> None:

@@ -33,6 +33,7 @@ def test_kernels_are_made_as_long_as_was_asked_for() -> None:
     assert launch.seconds() / 4 == pytest.approx(LONG.seconds, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_short_kernel_keeps_its_speed_beside_a_long_one_only_by_its_priority() -> None:
     device = new_device("h200")
     with device.times_only(), StreamBench(device, [SHORT, LONG]) as bench:
@@ -59,6 +60,7 @@ def test_a_measurement_on_an_emulated_gpu_names_it() -> None:
     assert found.waits is None
 
 
+@pytest.mark.slow
 def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
     with StreamBench(find_device("emulated"), [KernelSpec(16, 2e-4)], ["lowest"]) as bench:
         assert bench.alone(0, 0.2) > 0
@@ -82,6 +84,7 @@ def test_all_pairs_on_the_device_in_the_machines_time_take_about_a_minute() -> N
     assert QUEUED * max(kind.seconds for kind in kinds) < 0.2 / 10
 
 
+@pytest.mark.slow
 def test_a_measurement_in_the_machines_time_ends_with_every_pair() -> None:
     shares = list[float]()
     found = measure_interference(

@@ -56,6 +56,7 @@ def test_an_emulated_gpu_slows_some_foregrounds_down_and_leaves_others_alone(mon
     assert min(rates) < 0.9 < sorted(rates)[len(rates) // 2] < 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "priority"), [("naive", "normal"), ("feedback", "lowest")])
 def test_the_background_on_an_emulated_gpu_has_the_priority_of_its_policy(
     policy: Policy, priority: str, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.evaluation.experiments.skewed_calls import SkewedCalls, skewed_calls
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("transport", ["shared-memory", "tcp-python"])
 def test_the_first_rank_waits_for_the_last_one_in_a_synchronous_all_reduce(transport) -> None:

@@ -19,6 +19,7 @@ def test_there_are_16_networks_of_torchvision() -> None:
     assert set(NETWORKS) <= set(torchvision_names())
 
 
+@pytest.mark.slow
 def test_clusters_batches_and_servers_are_those_of_the_assumptions(compared) -> None:
     assert [one.cluster.between.bandwidth for one in compared] == [25e9 / 8, 100e9 / 8]
     for one in compared:

@@ -86,6 +86,7 @@ def test_search_times_are_of_all_searches_at_every_size(profile):
         search_times({"mine": profile}, (2,), 1, 2.0, 1)
 
 
+@pytest.mark.slow
 def test_capture_times_are_of_the_model_and_its_tree():
     (found,) = capture_times({"vgg16": find_profile("vgg16-cpu")}, 1)
     assert found.model == "vgg16"

@@ -98,6 +98,7 @@ def test_a_record_prints_a_line_per_method_and_is_drawn() -> None:
         figures.transfers("record")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_all_methods_are_measured_by_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The largest is enough for a bandwidth to show.

@@ -15,6 +15,7 @@ SOON = 60.0
 """Seconds; at once on an idle machine."""
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("transport", ["shared-memory", "tcp-python", "tcp-native"])
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def on_ranks(ranks: int, work: Callable[[int, dict[int, socket.socket]], object]
         return list(pool.map(work, range(ranks), connected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 7, 16])
 @pytest.mark.parametrize("mode", ["solo", "majority", "quorum", "full", "straggler-aware"])
 @pytest.mark.parametrize("engines", [("python",), ("native",), ("native", "python")], ids="-".join)

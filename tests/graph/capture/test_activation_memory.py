@@ -36,6 +36,7 @@ def image_model(name, **arguments):
     return getattr(torchvision.models, name)(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "shape"),
     [
@@ -154,6 +155,7 @@ def test_fused_attention_keeps_no_matrix_whatever_its_dropout():
         assert sum(layer.activation_bytes for layer in layers) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_recurrent_layer_keeps_the_gates_of_each_step(make, directions):

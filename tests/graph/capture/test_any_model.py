@@ -50,6 +50,7 @@ def check_loss(captured):
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size"),
     sampled([*IMAGES.items(), *RELATED.items()], "squeezenet1_1", "mobilenet_v3_small"),
@@ -58,6 +59,7 @@ def test_classifier_of_torchvision_is_captured_by_its_name(name, size):
     check_loss(capture(name, (3, size, size)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", sampled(SMALL, "gpt2", "t5"))
 def test_a_language_model_is_captured_unchanged(architecture):
     torch.manual_seed(0)
@@ -67,6 +69,7 @@ def test_a_language_model_is_captured_unchanged(architecture):
     assert check_loss(captured).shape == (BATCH, *TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_model_built_by_user_code_is_captured(name):
     torch.manual_seed(0)
@@ -240,6 +243,7 @@ def test_language_models_of_published_sizes_need_the_operators_that_torchvision_
     assert defined
 
 
+@pytest.mark.slow
 def test_bert_base_is_bert_base():
     graph = capture("bert_base", (8,), granularity="block").graph
     # 110 M parameters with the language model's head, 12 layers of 768.

@@ -86,6 +86,7 @@ def regions(part):
     return [found for other in inner for found in regions(other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled([*TORCHVISION, EXAMPLE], "vgg16", "inception_v3", EXAMPLE))
 def test_named_model_is_a_series_parallel_graph_of_its_modules(captured, name):
     model = captured(name)
@@ -738,6 +739,7 @@ def test_weights_are_drawn_from_the_seed():
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
+@pytest.mark.slow
 def test_threads_may_capture_at_once() -> None:
     """A picker captures in a thread while a cell does: torch.export's modes of tracing are shared by all threads."""
 

@@ -72,6 +72,7 @@ class Encoder(nn.Module):
         return self.head(self.gru(self.encoder(x))[0][:, -1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attention", "recurrent", "layers"), [(0.0, 0.0, 0), (0.1, 0.0, 1), (0.1, 0.2, 2)])
 def test_layers_whose_random_numbers_depend_on_the_plan_are_named(attention, recurrent, layers):
     found = [
@@ -154,6 +155,7 @@ class SequenceFirst(nn.Module):
         return self.head(self.encoder(x.transpose(0, 1)).mean(0))
 
 
+@pytest.mark.slow
 def test_modules_in_one_layer_because_the_batch_is_second_are_reported_with_what_to_do():
     first, second = (capture(SequenceFirst(batch_first), (4, 8)) for batch_first in (True, False))
     assert len(second.graph.layers) <= 2 < len(first.graph.layers) / 4

@@ -48,6 +48,7 @@ def test_batch_normalisations_have_the_results_of_the_real_ones(name, wanted):
     assert fake == real
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_results_for_a_symbolic_batch_are_those_of_torchs_own_way(dtype, layout, monkeypatch):

@@ -108,6 +108,7 @@ def partition(captured):
     return [frozenset(node.name for node in nodes) for nodes in captured.nodes]
 
 
+@pytest.mark.slow
 def test_three_granularities_partition_the_same_operators_and_each_refines_the_next(three):
     finest = partition(three[0])
     for captured in three:
@@ -163,6 +164,7 @@ def test_blocks_are_the_repeated_modules_and_those_next_to_them():
     assert graph.layers[1].signature == graph.layers[2].signature != graph.layers[6].signature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "layers", "block"),
     [
@@ -193,6 +195,7 @@ def test_granularity_must_be_one_of_three():
         capture(Blocks(), (3, 8, 8), granularity="layer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("granularity", ["operator", "block"])
 def test_layers_of_other_granularities_are_measured_planned_and_simulated(granularity):
     captured = capture(Blocks(), (3, 8, 8), granularity=granularity)

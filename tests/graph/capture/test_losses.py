@@ -207,6 +207,7 @@ def test_the_default_loss_is_appended_as_an_export_of_it_would_be(kind: str, mon
     assert appended == found()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "loss", "target", "message"),
     [

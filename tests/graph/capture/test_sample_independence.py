@@ -186,6 +186,7 @@ DEPENDENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DEPENDENT)
 def test_samples_that_depend_on_each_other_are_refused_by_layer_and_operator(kind):
     function, operator = DEPENDENT[kind]
@@ -353,6 +354,7 @@ INDEPENDENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INDEPENDENT)
 def test_samples_that_do_not_depend_on_each_other_are_captured(kind):
     assert trains_alike(build(INDEPENDENT[kind]))
@@ -416,6 +418,7 @@ VISION = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VISION)
 def test_transformers_of_images_are_captured(name):
     import torchvision

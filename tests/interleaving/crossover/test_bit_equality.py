@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_on_an_emulated_accelerator_every_bit_is_that_of_the_job_alone(tmp_path: Path) -> None:
     """Where the updates of one job and the transfers of another are in flight at the same time."""

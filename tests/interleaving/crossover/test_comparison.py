@@ -14,6 +14,7 @@ from deeppool.interleaving.crossover.round_time import JobCosts
 from tests.interleaving.crossover.test_scheduler import make_job
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_orders_are_measured_by_turns(tmp_path: Path) -> None:
     jobs = [make_job(), make_job()]

@@ -99,6 +99,7 @@ def test_both_replicas_are_those_of_the_papers_equation(ranks: int, kind: str, t
         check(rule, found)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_training_resumed_on_its_ranks_and_one_with_a_late_rank_are_the_same(tmp_path: Path) -> None:
     # The first resumes before an iteration of the tick wave, the other before one of the tock wave.
@@ -155,6 +156,7 @@ def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_numbe
     assert torch.allclose(tick, start - 0.5 * sum(updates[0::2]), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_a_training_that_goes_on_in_waves_gives_both_its_optimizer_and_its_schedule(tmp_path: Path) -> None:
@@ -214,6 +216,7 @@ def test_weights_that_no_gradient_reaches_do_not_decay() -> None:
     trainer.close()
 
 
+@pytest.mark.slow
 def test_a_wave_computes_in_memory_that_the_other_frees_while_it_does() -> None:
     alone, _ = on_gpu(65_536, 1)
     together, spans = on_gpu(65_536, 2)

@@ -45,6 +45,7 @@ def one_process(name: str) -> tuple[nn.Module, list[float]]:
     return model, losses
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.stress)])
 def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
@@ -64,6 +65,7 @@ def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
         check_rotation(found, waves)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_another_number_of_ranks_continues_from_a_checkpoint(tmp_path: Path) -> None:
     names = ("adamw", "momentum")

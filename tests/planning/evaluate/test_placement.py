@@ -123,6 +123,7 @@ def places(placement):
     return [(placement.gpu_count(layer), start) for layer, start in enumerate(placement.starts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_changing_one_layer_gives_the_time_of_the_whole_model_with_that_change(shape):
     changed = 0
@@ -135,6 +136,7 @@ def test_changing_one_layer_gives_the_time_of_the_whole_model_with_that_change(s
     assert changed > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_layer_times_follow_the_definitions(shape):
     for number in range(60):

@@ -347,6 +347,7 @@ def test_replan_read_back_is_the_replan_written(tmp_path):
 # -- a real run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks on one core say nothing about two GPUs")
 def test_a_real_run_is_explained_by_the_corrected_times(monkeypatch, tmp_path):

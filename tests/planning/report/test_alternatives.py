@@ -47,6 +47,7 @@ def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
             assert len(cost.over_limit) == len(broken)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(contested_problems(series_parallel_graphs(max_layers=8)), st.sampled_from([1.0, 1.2, 1.5, 2.0]))
 def test_a_count_is_over_the_limit_of_the_iteration_if_the_plan_with_it_is(problem, limit):

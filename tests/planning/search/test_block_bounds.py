@@ -80,6 +80,7 @@ def least_seconds(definition, position, limits):
     return least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails", pytest.param("one pass", marks=pytest.mark.stress)])
 def test_no_assignment_takes_less_than_its_bounds(shape):
     for number in range(GRAPHS):
@@ -145,6 +146,7 @@ def test_side_by_side_leaves_out_the_partition_in_sequence_alone():
 BRANCHES = ([(), (0,), (1,), (0,), (2, 3)], [(), (0,), (0,), (1, 2)], [(), (), (0, 1)])
 
 
+@pytest.mark.slow
 def test_no_assignment_side_by_side_takes_or_sums_less_than_its_bounds():
     counted = 0
     for number in range(60):

@@ -76,6 +76,7 @@ def test_a_limit_below_every_point_names_the_least():
             found.within(limit)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(problems(series_parallel_graphs(max_layers=5)))
 def test_global_limit_buys_the_fastest_plan_within_it(problem):
@@ -146,6 +147,7 @@ def shortfall_in_both(points, assignments):
     return ratios.max(axis=2).min(axis=0).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
 def test_frontier_with_branches_is_every_efficient_assignment(shape):
     beside = 0
@@ -161,6 +163,7 @@ def test_frontier_with_branches_is_every_efficient_assignment(shape):
     assert beside, "no efficient plan ran branches side by side"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "ratio"), [(1000, 2.0), (5, 30.0)])
 def test_a_frontier_of_bounds_states_its_factor(most, ratio, monkeypatch):
     monkeypatch.setattr(relaxed_frontier, "MOST_PAIRS", 0)

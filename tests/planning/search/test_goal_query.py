@@ -139,6 +139,7 @@ def test_a_goal_is_as_fast_as_data_parallelism_in_micro_steps_where_that_is_fast
     assert ([layer.gpu_count for layer in made.layers], made.iteration_time) == ([2, 2, 1], pytest.approx(5e-3))
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_fit_at_the_speed_of_data_parallelism_is_refused():
     profile = dp.estimate("vgg16", gpu="a100-80", precision="fp16")
     with pytest.raises(PlanError, match=r"as fast as data parallelism was found to fit into 953\.7 MiB"):

@@ -159,6 +159,7 @@ def test_no_layout_is_left_out_but_for_a_wider_and_nearer_one(which, lanes, room
         assert not covers(other, groups), "superfluous"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [True, False])
 @examples(400)
 @given(st.integers(2, 3), st.integers(3, 9), st.integers(1, 9), st.data())

@@ -45,6 +45,7 @@ def test_no_plan_of_a_larger_graph_is_above_its_bound():
     assert exact > GRAPHS
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_point_of_a_larger_frontier_is_above_its_bound():
     for request, which, definition in larger_problems():

@@ -76,6 +76,7 @@ def irregular_problems(count):
             yield problem.profile, problem.cluster, problem.global_batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1.0, 1.5, 4.0])
 def test_a_region_whose_tables_stay_small_is_solved_exactly(limit):
     for problem in irregular_problems(60):
@@ -86,6 +87,7 @@ def test_a_region_whose_tables_stay_small_is_solved_exactly(limit):
             assert found_plan.time == pytest.approx(best, rel=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1.0, 1.5, 4.0])
 def test_region_is_never_below_its_bound_nor_better_than_the_best(limit):
     gaps = []

@@ -144,6 +144,7 @@ def data_parallel(problem):
     return min(iteration_with_overlap(definition.with_buckets(each), places)[0] for each in DATA_PARALLEL_BUCKETS)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(contested_problems(LARGER, gpus=(4, 8)))
 def test_data_parallelism_and_one_gpu_are_no_faster_even_with_a_minimal_search(problem):

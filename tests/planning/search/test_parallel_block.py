@@ -59,6 +59,7 @@ def test_equal_blocks_share_one_step():
     assert len(plan_of(found.parts)[0]) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["branches", "nested", "tails"])
 @pytest.mark.parametrize("limit", [None, 2.0])
 def test_groups_whose_branches_are_priced_together_have_the_bounds_of_each_alone(shape, limit):

@@ -1,7 +1,7 @@
 """The planner on a hundred thousand random graphs, checked from its plans alone; on small ones against all plans.
 
 Half of them in the paper's model, over powers of two and all GPU counts; half as they run, over random GPU counts too.
-A hundred in ``make test``, a fifth as many against all plans; ``make stress`` checks all, and two thousand against all
+A hundred in ``make full``, a fifth as many against all plans; ``make stress`` checks all, and two thousand against all
 plans. A failure names its problem's number, and ``check(number)`` or ``check_as_run(number)`` repeats it.
 """
 

@@ -133,6 +133,7 @@ def depth(part) -> int:
     return isinstance(part, ParallelBlock) + max((depth(other) for other in inner if other is not None), default=0)
 
 
+@pytest.mark.slow
 def test_the_graph_of_a_real_model_has_the_structure_of_its_architecture(example):
     case, _, captured = example
     tree = decompose([layer.predecessors for layer in captured.graph.layers])
@@ -154,6 +155,7 @@ def test_captured_real_model_computes_its_own_loss(example):
     torch.testing.assert_close(captured.program(batch, target), nn.functional.cross_entropy(scores, target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [8, 24])
 def test_the_plan_of_a_real_graph_keeps_its_limit_and_its_bound(example, gpus, monkeypatch):
     monkeypatch.setattr(assembly, "alternative_costs", lambda *_: ())

@@ -110,6 +110,7 @@ def test_speedups_are_over_the_best_that_one_gpu_can_do():
 # -- against the planner ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @examples(25)
 @given(profiles(), st.sampled_from([None, 1.0, 2.0]))
 def test_every_point_of_the_papers_model_is_the_plan_of_its_batch(profile, limit):
@@ -130,6 +131,7 @@ def test_every_point_of_the_papers_model_is_the_plan_of_its_batch(profile, limit
         assert point.optimality == (own.optimality if burst else "exact")
 
 
+@pytest.mark.slow
 @examples(10)
 @given(profiles(), st.sampled_from(["ring", "best"]), st.sampled_from([None, 1.5]))
 def test_points_as_they_run_are_between_ddp_and_the_best_plan(profile, network_model, limit):

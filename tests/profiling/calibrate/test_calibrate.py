@@ -27,6 +27,7 @@ def calibration(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_a_model_that_was_not_measured_takes_what_its_profile_says(calibration):
     captured = dp.capture("resnet18", (3, 64, 64))
     measured = dp.profile(captured, device="emulated:h200", batch_sizes=[8], seconds=0.05)

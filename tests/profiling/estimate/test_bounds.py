@@ -45,6 +45,7 @@ def test_no_architecture_is_estimated_below_its_bounds(architecture):
     assert found >= max(bounds(captured))
 
 
+@pytest.mark.slow
 def test_an_lstm_is_not_estimated_below_its_flops():
     class Recurrent(nn.Module):
         def __init__(self):

@@ -49,6 +49,7 @@ def captured(name):
     return MODELS[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", sampled(MODELS, "vgg16", "gpt2"))
 def test_a_profile_is_estimated_throughout_and_never_gets_faster_with_the_batch(model):
     found = estimate(captured(model), gpu="a100-40", batch_sizes=BATCHES)

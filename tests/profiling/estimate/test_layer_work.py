@@ -183,6 +183,7 @@ def test_an_lstm_multiplies_as_often_as_its_steps_and_gates_require(directions):
     assert sum(k.flops for k in work.backward) == 2 * flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("directions", "biases"), [(1, True), (2, True), (2, False)])
 def test_a_gru_multiplies_as_often_as_its_steps_and_gates_require(directions, biases):
     steps, width, hidden = 3, 12, 20
@@ -386,6 +387,7 @@ def shufflenet():
     return capture(shufflenet_v2_x0_5(), (3, 64, 64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocast", [False, True])
 def test_kernels_between_two_batches_are_those_of_the_model_at_that_batch(shufflenet, autocast):
     found = model_works(shufflenet, (1, 2, 6, 16), autocast=autocast)

@@ -363,6 +363,7 @@ def test_without_an_output_no_file_is_written(model, tmp_path, monkeypatch):
 # -- emulated devices -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["emulated", "emulated:h200"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_on_an_emulated_device_the_model_keeps_its_weights(kind, precision):

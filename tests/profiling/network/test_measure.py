@@ -275,6 +275,7 @@ def test_a_killed_rank_ends_the_measurement_and_is_named(victim, monkeypatch):
     assert all(map(gone, everything))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_stopped_rank_ends_the_measurement_and_is_named(monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -334,6 +335,7 @@ def measuring(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[psut
             launcher.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_control_c_ends_every_process_and_saves_nothing(tmp_path):
     with measuring(tmp_path) as (launcher, everything):
@@ -345,6 +347,7 @@ def test_control_c_ends_every_process_and_saves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_ranks_do_not_outlive_a_killed_command(tmp_path):
     with measuring(tmp_path) as (launcher, everything):
@@ -407,6 +410,7 @@ def start_as_torchrun_does(rank: int, ranks: int, per_node: int, port: int, outp
     )
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_under_torchrun_on_two_nodes_rank_0_saves_both_links(tmp_path):
     port, output = free_port(), tmp_path / "mine.json"

@@ -52,6 +52,7 @@ def test_a_folder_that_others_could_write_to_is_not_loaded_from(cache, caplog) -
     assert "others could use or replace what it holds" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(build.load_engine() is None, reason="the native engine cannot be compiled here")
 def test_the_engine_is_compiled_once_into_a_private_folder(cache: Path) -> None:
     assert build.load_engine() is not None
