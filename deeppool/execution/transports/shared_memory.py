@@ -98,7 +98,7 @@ class SharedMemoryRounds:
 
     def close(self, *, agreed: bool = False) -> None:
         """Ends this rank's part; unless all have agreed to end, or it has drained, the others end in an error."""
-        if not (agreed or self._state.finished[self.rank] or self._lock.closed):
+        if not (agreed or self._rounds.closed or self._lock.closed):
             self._fail(self.rank)
         self._lock.close()
 
@@ -163,7 +163,7 @@ class SharedMemoryRounds:
         return results
 
     def _check_peers(self) -> None:
-        """Raises if a rank that has not finished is gone, or has given up.
+        """Raises if a rank is gone before all gradients are delivered, or has given up.
 
         Each rank looks after the next one that lives, and records what it finds, so that a call costs little.
         """
@@ -171,9 +171,10 @@ class SharedMemoryRounds:
             self._checked = time.monotonic()
             for distance in range(1, self.rule.ranks):
                 other = (self.rank + distance) % self.rule.ranks
-                if self._state.finished[other] or not self._state.process[other]:
+                if not self._state.process[other]:
                     continue
-                if self._lives(other):
+                # In this order: a rank that has ended in order did so after the last round.
+                if self._lives(other) or self._rounds.closed:
                     break
                 self._fail(other)
         if failed := int(self._state.failed[0]):

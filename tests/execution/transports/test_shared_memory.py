@@ -159,3 +159,35 @@ def test_a_rank_ends_though_a_stopped_one_holds_the_lock_and_only_once(tmp_path:
         another.write("open")
     with pytest.raises(RunError, match="this rank has closed"):
         rounds.all_reduce(np.ones(1, np.float32))
+
+
+def drain_one(path: Path) -> tuple[SharedMemoryRounds, SharedMemoryRounds]:
+    """Returns a rank that has received one result of several while it drains, and another one that goes on."""
+    spec = RoundSpec(FiringRule(2), 1)
+    create(path, spec)
+    draining, other = (SharedMemoryRounds(path, rank, spec, timeout=5) for rank in range(2))
+    results = draining.drain()
+    other.all_reduce(np.ones(1, np.float32))
+    next(results)
+    return draining, other
+
+
+def test_a_rank_that_ends_while_it_drains_ends_the_other_in_an_error(tmp_path: Path) -> None:
+    draining, other = drain_one(tmp_path / "state")
+    draining.close()
+    with pytest.raises(RankFailedError, match="rank 0 of a partial all-reduce ended without draining"):
+        for _ in range(3):
+            other.all_reduce(np.ones(1, np.float32))
+
+
+def test_a_rank_whose_process_is_lost_while_it_drains_ends_the_other_in_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "CHECK_INTERVAL", 0.01)
+    draining, other = drain_one(tmp_path / "state")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    draining._state.process[0] = ended.pid
+    with pytest.raises(RankFailedError, match="rank 0 of a partial all-reduce ended without draining"):
+        for _ in range(3):
+            other.all_reduce(np.ones(1, np.float32))
