@@ -46,6 +46,20 @@ class RoundSpec:
         if self.elements < 1:
             raise InvalidValueError(f"a partial all-reduce sums at least 1 element, got {self.elements}")
 
+    def check(self, gradient: NDArray[Any]) -> None:
+        """Checks that a gradient can be summed: rounding it, or reading its bytes as another type, would show nowhere.
+
+        Raises:
+            InvalidValueError: its shape or the type of its elements is another one.
+        """
+        if gradient.shape != (self.elements,):
+            raise InvalidValueError(f"a gradient has shape ({self.elements},), got {gradient.shape}")
+        if gradient.dtype != self.dtype:
+            raise InvalidValueError(
+                f"the elements of a gradient are of type {self.dtype}, got {gradient.dtype} (convert it, or join the "
+                "ranks with this type)"
+            )
+
     @property
     def slots(self) -> int:
         """Results that are kept."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deeppool.collectives.partial.rounds import RoundResult, Rounds
 from deeppool.collectives.partial.state import RoundSpec, RoundState
-from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.futex import Futex
 from deeppool.execution.transports.received import TIMEOUT, Received
@@ -104,8 +104,7 @@ class SharedMemoryRounds:
 
     def _write(self, gradient: NDArray[Any]) -> None:
         """Adds to the send buffer, which no round takes until the caller ends the write."""
-        if gradient.shape != (elements := self._state.spec.elements,):
-            raise InvalidValueError(f"a gradient has shape ({elements},), got {gradient.shape}")
+        self._state.spec.check(gradient)
         with self._lock:
             buffer, adds = self._rounds.begin_write(self.rank)
         if adds:

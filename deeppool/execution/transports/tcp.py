@@ -23,7 +23,7 @@ from deeppool.collectives.partial.participant import Contribution, PartialMessag
 from deeppool.collectives.partial.rounds import RoundResult
 from deeppool.collectives.partial.state import RoundSpec
 from deeppool.collectives.partial.straggler_aware import participant_of
-from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
 
 _HEADER = struct.Struct("!BBqq")
@@ -51,7 +51,7 @@ class TcpRounds:
             timeout: seconds to wait for other ranks.
         """
         self.rank, self.rule, self.timeout = rank, spec.rule, timeout
-        self._elements, self._dtype = spec.elements, np.dtype(spec.dtype)
+        self._spec, self._dtype = spec, np.dtype(spec.dtype)
         self._participant = participant_of(rank, spec)
         self._peers = peers
         self._queues: dict[int, deque[memoryview]] = {other: deque() for other in peers}
@@ -79,7 +79,7 @@ class TcpRounds:
             RankFailedError: another rank's process ended.
             RunError: no result came in time.
         """
-        self._check_shape(gradient)
+        self._spec.check(gradient)
         with self._changed:
             self._check()
             if number is None or self._participant.applied <= number:
@@ -94,7 +94,7 @@ class TcpRounds:
 
     def restore(self, pending: NDArray[Any], count: int) -> None:
         """Adds gradients of an earlier run to this rank's send buffer; the next round takes them."""
-        self._check_shape(pending)
+        self._spec.check(pending)
         with self._changed:
             self._participant.add(pending, count)
 
@@ -115,7 +115,7 @@ class TcpRounds:
         """Returns a copy of the gradients in this rank's send buffer, and their number."""
         with self._changed:
             held, count = self._participant.pending, self._participant.pending_count
-        return (np.zeros(self._elements, self._dtype) if held is None else held.copy()), count
+        return (np.zeros(self._spec.elements, self._dtype) if held is None else held.copy()), count
 
     def close(self, *, agreed: bool = False) -> None:
         """Ends this rank's part; see :meth:`SharedMemoryRounds.close`."""
@@ -135,10 +135,6 @@ class TcpRounds:
         self._selector.close()
         for each in (*self._peers.values(), self._wakes, self._woken):
             each.close()
-
-    def _check_shape(self, gradient: NDArray[Any]) -> None:
-        if gradient.shape != (self._elements,):
-            raise InvalidValueError(f"a gradient has shape ({self._elements},), got {gradient.shape}")
 
     def _await_results(self) -> list[RoundResult]:
         """Returns what this rank has not received, at least one; none: all ranks have finished."""

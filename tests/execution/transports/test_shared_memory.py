@@ -109,13 +109,15 @@ def test_a_rank_that_never_arrives_ends_in_an_error_after_the_timeout(tmp_path: 
         absent.all_reduce(np.ones(1, np.float32))
 
 
-def test_a_lock_held_too_long_and_a_gradient_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_a_lock_held_too_long_and_a_gradient_of_another_shape_or_type_are_refused(tmp_path: Path) -> None:
     rule = FiringRule(2)
     spec = RoundSpec(rule, 3)
     create(tmp_path / "state", spec)
     rounds = SharedMemoryRounds(tmp_path / "state", 0, spec)
     with pytest.raises(InvalidValueError, match=r"shape \(3,\), got \(2,\)"):
         rounds.all_reduce(np.ones(2, np.float32))
+    with pytest.raises(InvalidValueError, match=r"of type float32, got float64"):
+        rounds.all_reduce(np.ones(3))
     with FileLock(tmp_path / "state", 1.0), pytest.raises(RunError, match="holds the lock"):
         FileLock(tmp_path / "state", 0.01).__enter__()
 

@@ -14,7 +14,7 @@ import pytest
 
 from deeppool.collectives.partial.firing import FiringRule
 from deeppool.collectives.partial.state import Delivery, RoundSpec
-from deeppool.errors import RankFailedError, RunError
+from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports.native.build import load_engine
 from deeppool.execution.transports.tcp_engine import tcp_rounds
 from deeppool.execution.transports.tcp_peers import Peers
@@ -85,6 +85,25 @@ def test_gradients_of_an_earlier_run_go_into_the_next_round(engine) -> None:
         return float(result.total[0])
 
     assert on_ranks(2, train) == [9.0, 9.0]
+
+
+def test_a_gradient_of_another_shape_or_type_is_refused(engine) -> None:
+    def train(rank: int, peers: dict[int, socket.socket]) -> list:
+        rounds = tcp_rounds(rank, peers, RoundSpec(FiringRule(2, "full"), 3, "int64", "log"), engine=engine, timeout=5)
+        for wrong, phrase in (
+            (np.ones(2, np.int64), r"shape \(3,\), got \(2,\)"),
+            (np.full(3, 0.5), "of type int64, got float64"),
+            (np.ones(3, np.int32), "of type int64, got int32"),
+        ):
+            with pytest.raises(InvalidValueError, match=phrase):
+                rounds.all_reduce(wrong)
+            with pytest.raises(InvalidValueError, match=phrase):
+                rounds.restore(wrong, 1)
+        [result] = rounds.all_reduce(np.ones(3, np.int64)).results
+        rounds.close(agreed=True)
+        return result.total.tolist()
+
+    assert on_ranks(2, train) == [[2, 2, 2]] * 2
 
 
 @pytest.mark.parametrize("delivery", ["log", "latest"])

@@ -13,7 +13,7 @@ from deeppool.collectives.partial.firing import MODES
 from deeppool.collectives.partial.rounds import RoundResult
 from deeppool.collectives.partial.state import DTYPES, RoundSpec
 from deeppool.collectives.patterns.recursive_doubling import recursive_doubling
-from deeppool.errors import InvalidValueError, RankFailedError, RunError
+from deeppool.errors import RankFailedError, RunError
 from deeppool.execution.transports.received import TIMEOUT, Received
 
 _SLICE = 0.2
@@ -49,7 +49,7 @@ class NativeTcpRounds:
         """
         rule = spec.rule
         self.rank, self.rule, self.timeout = rank, rule, timeout
-        self._engine, self._elements, self._dtype = engine, spec.elements, np.dtype(spec.dtype)
+        self._engine, self._spec, self._dtype = engine, spec, np.dtype(spec.dtype)
         integers = (
             rank, rule.ranks, MODES.index(rule.mode), rule.quorum or 1, rule.staleness_limit or 0,
             rule.synchronous_every or 0, int(spec.delivery == "latest"), DTYPES.index(spec.dtype),
@@ -89,7 +89,7 @@ class NativeTcpRounds:
 
     def pending(self) -> tuple[NDArray[Any], int]:
         """Returns a copy of the gradients in this rank's send buffer, and their number."""
-        total = np.empty(self._elements, self._dtype)
+        total = np.empty(self._spec.elements, self._dtype)
         return total, int(self._engine.deeppool_pending(self._open(), total.ctypes.data))
 
     def close(self, *, agreed: bool = False) -> None:
@@ -99,9 +99,8 @@ class NativeTcpRounds:
             self._handle = None
 
     def _add(self, gradients: NDArray[Any], count: int, *, arrives: bool) -> None:
-        if gradients.shape != (self._elements,):
-            raise InvalidValueError(f"a gradient has shape ({self._elements},), got {gradients.shape}")
-        contiguous = np.ascontiguousarray(gradients, self._dtype)
+        self._spec.check(gradients)
+        contiguous = np.ascontiguousarray(gradients)
         self._engine.deeppool_add(self._open(), contiguous.ctypes.data, count, int(arrives))
 
     def _await_results(self) -> list[RoundResult]:
@@ -120,7 +119,7 @@ class NativeTcpRounds:
     def _take(self) -> list[RoundResult]:
         results: list[RoundResult] = []
         while True:
-            counts, total = np.empty(self.rule.ranks, np.int64), np.empty(self._elements, self._dtype)
+            counts, total = np.empty(self.rule.ranks, np.int64), np.empty(self._spec.elements, self._dtype)
             number = self._engine.deeppool_take(self._open(), counts.ctypes.data, total.ctypes.data)
             if number < 0:
                 return results
