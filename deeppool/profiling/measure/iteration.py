@@ -65,7 +65,10 @@ class _Boundary(nn.Module):
         log.end("forward", self.layer)
         for output in outputs:
             if output.grad_fn is not None:
-                output.grad_fn.register_prehook(lambda _: log.begin_backward(self.layer))
+                # An operator may return its input, as a dropout of 0 does: the backward is that of the layer before.
+                notes: Any = output.grad_fn.metadata
+                if notes.setdefault("layer", self.layer) == self.layer:
+                    output.grad_fn.register_prehook(lambda _: log.begin_backward(self.layer))
 
 
 class Iteration:

@@ -109,6 +109,20 @@ def test_each_layer_gets_the_time_of_its_own_operators(model):
     assert run(captured, clock) == expected
 
 
+def test_an_operator_that_returns_its_input_leaves_the_backward_to_the_layer_before():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Flatten(), nn.Linear(4, 2))
+    captured = capture(model, (4,), granularity="operator")
+    clock, returned = Clock(), {}
+    names = [nodes[0].name for nodes in captured.nodes]
+    assert names == ["linear", "dropout", "flatten", "linear_1", "cross_entropy_loss"]
+    originals = {node: node.target for (node,) in captured.nodes}
+    expected = timed_by(clock, captured)
+    for layer in (1, 2):
+        (node,) = captured.nodes[layer]
+        node.target, returned[layer] = originals[node], (0, 0)
+    assert run(captured, clock) == expected | returned
+
+
 def test_the_graph_has_interleaved_branches():
     # What the test above is about: a layer whose operators are not next to one another.
     captured = capture(Interleaved(), (3, 8, 8))
