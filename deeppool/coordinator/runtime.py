@@ -73,6 +73,7 @@ class Runtime:
             shutil.rmtree(before, ignore_errors=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
+        self._check_goes_on(job)
         return WorkerSpec(
             folder=str(folder),
             rendezvous=(folder / "rendezvous").as_uri(),
@@ -84,6 +85,7 @@ class Runtime:
     def rendezvous(self, job: int) -> str:
         """Opens the rendezvous of a job's ranks on several machines; it is held until the job ends."""
         self._stores[job] = store = open_store(listen(self._address), self._address)
+        self._check_goes_on(job)
         return store_url(store)
 
     def clock(self) -> tuple[str, float]:
@@ -92,8 +94,7 @@ class Runtime:
 
     def start(self, job: int, module: str, name: str, folder: str) -> int:
         """Starts ``python -m module`` in a folder; returns the number that identifies the process in this runtime."""
-        if job in self._ended:
-            raise RunError(f"job {job} has ended")
+        self._check_goes_on(job)
         if not Path(folder).is_dir():
             raise RunError(
                 f"the machine {self._address} has no folder {folder}, from which job {job} was submitted "
@@ -101,6 +102,7 @@ class Runtime:
             )
         key = next(self._keys)
         self._started[key] = _Started(job, ManagedProcess(module, name, folder=folder))
+        self._check_goes_on(job)
         return key
 
     def messages(self, key: int) -> list[Message | None]:
@@ -127,6 +129,12 @@ class Runtime:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         return True
+
+    def _check_goes_on(self, job: int) -> None:
+        """Raises if a job has ended, maybe during this call, and removes what the call has made for it."""
+        if job in self._ended:
+            self.end(job)
+            raise RunError(f"job {job} has ended")
 
     def _kill(self, job: int) -> None:
         for key, started in list(self._started.items()):

@@ -1,5 +1,6 @@
 """A runtime that answers no more, on a machine that is stopped or out of memory, but is not dead for Ray."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from deeppool.coordinator import ray_launcher
+from deeppool.coordinator import ray_launcher, runtime
 from deeppool.coordinator.ray_launcher import RayLauncher, RaySlot
 from deeppool.coordinator.runtime import Runtime
-from deeppool.errors import RankFailedError
+from deeppool.errors import RankFailedError, RunError
+from deeppool.processes.managed_process import ManagedProcess
 from deeppool.processes.rank_group import RankGroup
 
 pytestmark = pytest.mark.processes
@@ -126,3 +128,31 @@ def test_the_next_attempt_of_a_job_ends_what_is_left_of_the_one_before(new_node:
     launcher.distribute_files(tmp_path)
     assert not left.is_running()
     assert node.processes == []
+
+
+def test_a_job_that_ends_while_its_process_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, made = Runtime("cpu", "127.0.0.1", 0), []
+
+    def start_late(*arguments: Any, **named: Any) -> ManagedProcess:
+        made.append(ManagedProcess(*arguments, **named))
+        node.end(JOB)
+        return made[0]
+
+    monkeypatch.setattr(runtime, "ManagedProcess", start_late)
+    with pytest.raises(RunError, match="job 1 has ended"):
+        node.start(JOB, PROGRAM, "rank 0", str(Path.cwd()))
+    assert made[0].exit_code() is not None
+
+
+def test_files_and_a_rendezvous_for_a_job_that_has_ended_are_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    node = Runtime("cpu", "127.0.0.1", 0)
+    node.end(JOB)
+    with pytest.raises(RunError, match="job 1 has ended"):
+        node.prepare(JOB, {"model": b"weights"})
+    with pytest.raises(RunError, match="job 1 has ended"):
+        node.rendezvous(JOB)
+    assert list(tmp_path.iterdir()) == []
+    assert node._stores == {}
