@@ -4,7 +4,6 @@ It has a process of its own, so that the user's modules are imported anew for ev
 ends the job and nothing else.
 """
 
-import math
 import os
 import queue
 import statistics
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from deeppool.base.serialization import Record
+from deeppool.base.serialization import Record, may_hold
 from deeppool.base.sharing import Sharing
 from deeppool.coordinator.history import JobProgress
 from deeppool.coordinator.ray_connection import find_ray
@@ -150,7 +149,7 @@ class Driver:
                 clocks, _, losses = zip(*message["log"], strict=True)
                 done[process] += len(losses) - 1
                 seconds[process] = (clocks[-1] - clocks[0]) / (len(losses) - 1)
-                loss = losses[-1] if math.isfinite(losses[-1]) else None
+                loss = losses[-1] if may_hold(losses[-1]) else None
                 self._progress = JobProgress(min(done.values()), loss, statistics.mean(seconds.values()), "training")
             chunk = max(1, int(CHUNK_SECONDS / seconds[process]))
             left = chunk if work.steps is None else min(chunk, work.steps - done[process])
