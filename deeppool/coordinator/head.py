@@ -103,7 +103,8 @@ class Head:
         """Returns the state of every GPU and every job."""
         running = [job for job in self._jobs.values() if job.record.state == "running"]
         await asyncio.gather(*(self._update_progress(job) for job in running))
-        holders = {(job.record.role, gpu): job.record.job for job in running for gpu in job.record.gpus}
+        # Jobs may have ended, and others begun, meanwhile.
+        holders = {(held.role, gpu): held.job for held in self._placements() for gpu in held.gpus}
         gpus = tuple(
             GpuUse(number, core.machine, holders.get(("foreground", number)), holders.get(("background", number)))
             for number, core in self._gpus.living().items()

@@ -1,0 +1,51 @@
+"""The coordinator's actor without Ray: its own state."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from deeppool.coordinator import gpus, head
+from deeppool.coordinator.history import ClusterStatus, JobRecord, State
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> head.Head:
+    """A coordinator of one core."""
+    node = {"Alive": True, "NodeID": "node", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1}}
+    ray = SimpleNamespace(
+        nodes=lambda: [node],
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"),
+        exceptions=SimpleNamespace(RayError=ConnectionError),
+    )
+    for module in (head, gpus):
+        monkeypatch.setattr(module, "find_ray", lambda: ray)
+    return head.Head("cpu")
+
+
+def job(number: int, state: State) -> head._Job:
+    record = JobRecord(number, "foreground", "vgg16", 1, 5, "2026-11-21T12:00:00", state, (0,), ("10.0.0.1",))
+    return head._Job(record, cast(Any, None))
+
+
+def test_a_status_names_the_jobs_that_hold_gpus_when_all_drivers_have_answered(
+    coordinator: head.Head, tmp_path: Path
+) -> None:
+    async def status_while_the_job_ends() -> ClusterStatus:
+        await coordinator.open(str(tmp_path))
+        answer = asyncio.get_running_loop().create_future()
+        first = job(1, "running")
+        first.driver = SimpleNamespace(progress=SimpleNamespace(remote=lambda: answer))
+        coordinator._jobs[1] = first
+        asked = asyncio.create_task(coordinator.status())
+        await asyncio.sleep(0)
+        coordinator._end(first, state="done")
+        coordinator._jobs[2] = job(2, "running")
+        answer.set_result(None)
+        return await asked
+
+    status = asyncio.run(status_while_the_job_ends())
+    assert [(each.job, each.state) for each in status.jobs] == [(1, "done"), (2, "running")]
+    assert [use.foreground for use in status.gpus] == [2]
