@@ -25,7 +25,7 @@ class Core:
     """Ray's id of the node; several nodes may be on one machine."""
     machine: str
     index: int
-    """Index among the cores of the machine."""
+    """Index among the cores of the machine; of its living nodes no two have the same."""
 
 
 class NodeLostError(Exception):
@@ -53,14 +53,16 @@ class Gpus:
         """Returns the GPUs of the living nodes by number, those of new nodes included."""
         unit = find_kind(self._device).unit
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in self._lost]
+        names = {node["NodeID"] for node in nodes}
         for node in sorted(nodes, key=lambda node: str(node["NodeManagerAddress"])):
             for index in range(int(node["Resources"].get(unit, 0))):
                 if (node["NodeID"], index) not in self._seen:
                     machine = node["NodeManagerAddress"]
-                    before = sum(core.machine == machine for core in self._seen.values())
-                    core = Core(len(self._seen), node["NodeID"], machine, before)
+                    # The cores of a node that is gone are free again.
+                    held = {x.index for x in self._seen.values() if x.machine == machine and x.node in names}
+                    free = min({*range(len(held) + 1)} - held)
+                    core = Core(len(self._seen), node["NodeID"], machine, free)
                     self._seen[node["NodeID"], index] = core
-        names = {node["NodeID"] for node in nodes}
         return {core.number: core for core in self._seen.values() if core.node in names}
 
     async def slots(self, numbers: tuple[int, ...]) -> list[RaySlot]:
