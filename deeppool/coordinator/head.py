@@ -25,6 +25,8 @@ from deeppool.units import format_count
 
 PROGRESS_SECONDS = 1.0
 """Time limit in seconds for a driver's progress report, which an import of the user's modules may delay."""
+LOOK_SECONDS = 5.0
+"""Seconds between two looks for GPUs of new nodes."""
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Head:
         self._history: History | None = None
         self._trouble: str | None = None
         self._past: list[JobRecord] = []
+        self._watch: asyncio.Task[None] | None = None
         self._jobs: dict[int, _Job] = {}
         """Jobs that are not over, in the order of submission."""
 
@@ -75,6 +78,7 @@ class Head:
             history = History(Path(folder))
             self._past = history.read()
             self._history = history
+            self._watch = asyncio.create_task(self._watch_nodes())
 
     async def submit(self, role: Role, model: str, gpu_count: int, steps: int | None, work: Work) -> int:
         """Adds a job to the queue; returns its number."""
@@ -179,6 +183,18 @@ class Head:
             self._hold(job, placement.gpus, cores, state="running", started=now(), progress=JobProgress())
             job.attempt = asyncio.create_task(self._train(job))
             job.ending = asyncio.create_task(self._run(job, job.attempt))
+
+    async def _watch_nodes(self) -> None:
+        """Starts jobs that wait when the cluster gets GPUs."""
+        known = set(self._gpus.living())
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            living = self._gpus.living().keys()
+            running = [job.record for job in self._jobs.values() if job.record.state == "running"]
+            # A job that lost GPUs gets others before jobs that wait.
+            if living - known and all(len(living & {*record.gpus}) == record.gpu_count for record in running):
+                self._schedule()
+                known |= living
 
     def _placements(self) -> list[JobPlacement]:
         """Returns the GPUs of all running jobs, lost ones included."""

@@ -12,13 +12,17 @@ from deeppool.coordinator.history import ClusterStatus, JobRecord, State
 
 
 @pytest.fixture
-def coordinator(monkeypatch: pytest.MonkeyPatch) -> head.Head:
+def nodes() -> list[dict[str, Any]]:
+    return [{"Alive": True, "NodeID": "node", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1}}]
+
+
+@pytest.fixture
+def coordinator(nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> head.Head:
     """A coordinator of one core."""
-    node = {"Alive": True, "NodeID": "node", "NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 1}}
     ray = SimpleNamespace(
-        nodes=lambda: [node],
+        nodes=lambda: nodes,
         get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"),
-        exceptions=SimpleNamespace(RayError=ConnectionError),
+        exceptions=SimpleNamespace(RayError=ConnectionError, RayActorError=ConnectionError),
     )
     for module in (head, gpus):
         monkeypatch.setattr(module, "find_ray", lambda: ray)
@@ -49,3 +53,38 @@ def test_a_status_names_the_jobs_that_hold_gpus_when_all_drivers_have_answered(
     status = asyncio.run(status_while_the_job_ends())
     assert [(each.job, each.state) for each in status.jobs] == [(1, "done"), (2, "running")]
     assert [use.foreground for use in status.gpus] == [2]
+
+
+@pytest.mark.parametrize(
+    ("loses", "then"),
+    [
+        pytest.param(False, "running", id="a GPU that is free"),
+        pytest.param(True, "queued", id="the GPU that a running job lost"),
+    ],
+)
+def test_a_job_that_waits_starts_on_a_node_that_joins_unless_a_running_one_lacks_gpus(
+    coordinator: head.Head,
+    nodes: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loses: bool,
+    then: State,
+) -> None:
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(coordinator, "_train", lambda job: asyncio.sleep(60, {"state": "done"}))
+
+    async def states() -> list[list[State]]:
+        found = []
+        await coordinator.open(str(tmp_path))
+        for _ in range(2):
+            await coordinator.submit("background", "vgg16", 1, None, cast(Any, None))
+        for number in range(2):
+            await asyncio.sleep(0.1)
+            found.append([each.state for each in (await coordinator.status()).jobs])
+            nodes.append(nodes[0] | {"NodeID": f"node {number}"})
+            nodes[0]["Alive"] = not loses
+            nodes[1]["Alive"] = True
+        await coordinator.close()
+        return found
+
+    assert asyncio.run(states()) == [["running", "queued"], ["running", then]]
