@@ -173,9 +173,15 @@ class Rounds:
         state = self.state
         return not state.pending[rank] and bool(state.taken[rank] <= state.applied[rank])
 
-    def received(self, rank: int, number: int) -> None:
-        """Records the last round whose result a rank has received; needs no lock."""
-        self.state.applied[rank] = number + 1
+    def received(self, rank: int, number: int) -> bool:
+        """Records the last round whose result a rank has received; needs no lock.
+
+        Returns:
+            Whether the open round may have waited for this: of ``log`` no slot was free.
+        """
+        state, before = self.state, int(self.state.applied[rank])
+        state.applied[rank] = number + 1
+        return self.delivery == "log" and bool((state.numbers > before).all())
 
     def _arrivals(self) -> dict[int, float]:
         """Returns when each rank arrived that waits for the open round."""

@@ -157,8 +157,9 @@ class SharedMemoryRounds:
         slots = self._rounds.unread(self.rank)
         # Only ``latest`` overwrites what is being copied; its newer result then replaces it.
         results = [result for slot in slots if (result := self._rounds.read(slot)) is not None]
-        if results:
-            self._rounds.received(self.rank, results[-1].number)
+        if results and self._rounds.received(self.rank, results[-1].number):
+            self._changed.notify()
+            self._changed.wake()
         return results
 
     def _check_peers(self) -> None:

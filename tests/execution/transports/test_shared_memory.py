@@ -163,6 +163,36 @@ def test_a_rank_ends_though_a_stopped_one_holds_the_lock_and_only_once(tmp_path:
         rounds.all_reduce(np.ones(1, np.float32))
 
 
+def test_a_round_fires_once_a_late_rank_has_read_the_results_that_take_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "CHECK_INTERVAL", 60.0)
+    spec = RoundSpec(FiringRule(2, staleness_limit=3), 1, delivery="log")
+    create(tmp_path / "state", spec)
+    late, fast = (SharedMemoryRounds(tmp_path / "state", rank, spec, timeout=20) for rank in range(2))
+    added, reads = threading.Event(), threading.Event()
+    # Between adding its gradient and reading results the late rank stands still.
+    monkeypatch.setattr(late, "_check_peers", lambda: (added.set(), reads.wait(60)))
+
+    def train(rank: SharedMemoryRounds, steps: int) -> None:
+        for _ in range(steps):
+            rank.all_reduce(np.ones(1, np.float32))
+
+    train(fast, 2)
+    threads = [threading.Thread(target=train, args=(late, 1)), threading.Thread(target=train, args=(fast, 4))]
+    threads[0].start()
+    assert added.wait(60)
+    threads[1].start()
+    while late._rounds._free_slot() is not None:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    began = time.monotonic()
+    reads.set()
+    for thread in threads:
+        thread.join(60)
+    assert time.monotonic() - began < 10
+
+
 def drain_one(path: Path) -> tuple[SharedMemoryRounds, SharedMemoryRounds]:
     """Returns a rank that has received one result of several while it drains, and another one that goes on."""
     spec = RoundSpec(FiringRule(2), 1)
