@@ -49,7 +49,7 @@ class Buckets:
 
     def largest(self, sizes: Sequence[int]) -> int:
         """Returns bytes, at least one, that no bucket of several of these gradients exceeds."""
-        joined = self.size + (max(sizes, default=0) if self.alone is None else self.alone)
+        joined = max(self.size, self.first or 0) + (max(sizes, default=0) if self.alone is None else self.alone)
         return min(max(1, sum(sizes)), joined)
 
     def group(self, sizes: Sequence[int]) -> list[list[int]]:

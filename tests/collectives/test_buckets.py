@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
+from deeppool.collectives.buckets import BUCKET_BYTES, Buckets, ddp_buckets
 
 MIB = 2**20
 
@@ -35,3 +35,12 @@ def test_ddp_has_the_buckets_with_which_it_is_priced(size: int) -> None:
     made = [sum(sizes[position] for position in bucket) for bucket in ddp_buckets(size).group(sizes)]
     assert ", ".join(map(str, made)) == model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     assert len(made) > 1
+
+
+@pytest.mark.parametrize("alone", [None, 13])
+@pytest.mark.parametrize("first", [None, 5, 80])
+def test_no_bucket_of_several_gradients_exceeds_the_largest(alone: int | None, first: int | None) -> None:
+    rule = Buckets(alone=alone, size=20, first=first)
+    sizes = [12] * 30
+    found = [sum(sizes[position] for position in bucket) for bucket in rule.group(sizes)]
+    assert max(found) <= rule.largest(sizes)
