@@ -379,6 +379,7 @@ def test_a_gain_within_the_error_of_the_estimate_is_unknown() -> None:
     assert "unknown" in " ".join(figure.data[0].text)
 
 
+@pytest.mark.slow
 def test_a_model_is_estimated_or_a_profile_read(tmp_path) -> None:
     profile = chain((0, 1e-3, 0))
     path = dp.save(profile, tmp_path / "mine.json")
@@ -425,6 +426,7 @@ def test_the_figure_has_a_bar_for_each_technique_that_takes_no_measurement() -> 
     assert list(bars.x) == [finding.gain for finding in reversed(found.findings[:-1])]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_the_checkout")
 def test_advice_may_be_about_an_emulated_gpu() -> None:
     model = "examples.two_branch:two_branch"

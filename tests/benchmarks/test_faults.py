@@ -55,6 +55,7 @@ def hit(benchmark: ModuleType, source: str, fault: str, seed: int = 0):
     return benchmark.run(0, scenario, fault, random.Random(seed), places)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("source", "fault", "end", "why"),
@@ -86,6 +87,7 @@ def test_one_line_of_error_and_exit_code_1_is_a_clear_end(benchmark) -> None:
     assert (event.end, event.said) == ("error", "error: full")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_command_that_never_ends_or_leaves_a_process_is_lost(benchmark) -> None:
     benchmark.LIMIT = 1.0
@@ -97,6 +99,7 @@ def test_a_command_that_never_ends_or_leaves_a_process_is_lost(benchmark) -> Non
     assert "threading.Event().wait()" in orphaned.left[0]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_limited_process_runs_out_of_memory(benchmark) -> None:
     grows = UNTIL_IT_IS_HIT + "kept = [bytearray(2**20) for _ in range(200)]"
@@ -131,6 +134,7 @@ sys.exit(1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="needs a core to lose")
 def test_a_lost_gpu_is_a_core_of_the_launcher_and_the_rank_there(benchmark) -> None:

@@ -13,6 +13,8 @@ from deeppool.profiling.shipped import find_profile
 from deeppool.profiling.table import Profile
 from deeppool.scheduling.mechanism_ladder import mechanism_ladder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
@@ -27,7 +29,6 @@ def script(tmp_path, monkeypatch):
     return start
 
 
-@pytest.mark.slow
 def test_dry_run_on_a_cpu_measures_every_mode_and_saves_a_profile(script):
     folder = script("--device", "cpu", "--quick")
     summary = json.loads((folder / "summary.json").read_text())
@@ -53,7 +54,6 @@ def test_what_time_is_too_short_for_is_named(script):
     assert len(profiles["left_out"]) == len(run.MODELS) * len(run.ON_CPU)
 
 
-@pytest.mark.slow
 def test_what_cannot_be_measured_is_an_entry_and_does_not_end_the_others(script, monkeypatch):
     # CUDA graphs are refused on a CPU.
     monkeypatch.setitem(run.MODES, "cpu", (run.Mode("fp32", True), run.Mode("fp32", False)))
@@ -170,7 +170,6 @@ def test_waves_are_measured_beside_one_of_twice_the_batch(script):
         assert times == sorted(times)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["emulated:h200", pytest.param("emulated", marks=pytest.mark.stress)])
 def test_in_random_pairs_a_background_that_does_not_fit_is_refused_and_no_foreground_fails(script, device):
     summary = json.loads((script("--device", device, "--quick", "--parts", "memory") / "summary.json").read_text())

@@ -5,13 +5,14 @@ import pytest
 from benchmarks.planner.published import LIMITS, Comparison, comparisons, median, row
 from docs.results import readmes, results
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[float, list[Comparison]]:
     return {limit: list(comparisons(chains=40, layers=21, gpus=64, limit=limit)) for limit in (1.5, 4.0)}
 
 
-@pytest.mark.slow
 def test_published_plans_break_their_limit_and_a_tight_one_more_often(found):
     over = {limit: sum(bool(x.published.over_limit) for x in pairs) for limit, pairs in found.items()}
     assert over[1.5] > over[4.0] > 0

@@ -257,6 +257,7 @@ def test_help_names_every_command_and_the_way_from_a_model_to_a_run(deeppool: Co
         assert part in text
 
 
+@pytest.mark.slow
 def test_the_version_and_the_short_help_stand_before_any_command(deeppool: Command) -> None:
     assert deeppool("--version").out == f"deeppool {dp.__version__}\n"
     assert deeppool("-h").out == deeppool("--help").out
@@ -392,6 +393,7 @@ def test_the_text_of_a_run_ends_with_verdicts_evidence_and_the_next_steps(
 # -- estimates --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_estimate_needs_no_gpu_and_its_plan_says_that_it_is_estimated(deeppool, tmp_path):
     path = tmp_path / "profile.json"
     found = deeppool(

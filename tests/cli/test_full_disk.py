@@ -102,6 +102,7 @@ def test_the_result_is_printed_and_then_one_error(
     assert json.loads(out)["format"] == json.loads(expected)["format"]
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_costs_no_file(files: Path, tmp_path: Path) -> None:
     """A reader that ends early, such as head."""
     command = "from deeppool.cli import main; import sys; sys.argv[0] = 'deeppool'; main()"

@@ -24,6 +24,7 @@ def test_every_pattern_sums_long_buffers(tmp_path):
     run_ranks(sum_by_every_pattern, (16, list(range(1, 17)), [1, 2, 17, 99_991], str(tmp_path)), 16)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_broadcasts_dense_tensors_and_threads(tmp_path):
     run_ranks(other_uses, (4, str(tmp_path)), 4)

@@ -109,6 +109,7 @@ def launcher(tmp_path: Path) -> LocalLauncher:
     return local
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
 def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core(launcher: LocalLauncher) -> None:
@@ -144,6 +145,7 @@ def test_all_that_a_background_job_computes_has_the_lowest_priority_and_its_core
     assert not process.is_running()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_spans_show_when_a_job_computed_and_not_when_it_was_held_back(launcher: LocalLauncher) -> None:
     folder = Path(launcher.worker_spec(0).folder)
@@ -183,6 +185,7 @@ def test_other_policies_grant_their_priority(launcher: LocalLauncher) -> None:
         assert found == [(mine, os.SCHED_OTHER), (19, os.SCHED_OTHER)]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_error_of_a_background_job_that_cannot_start_has_its_reason(launcher: LocalLauncher) -> None:
     job = Job(JOB.model, (1, 32, 32), batch=4)

@@ -92,6 +92,7 @@ def test_a_background_is_a_plain_loop_bit_by_bit(device: str, tmp_path: Path) ->
     assert all(torch.equal(value, worker.training.trainer.state[name].cpu()) for name, value in state.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_stopped_job_resumes_bit_by_bit(device: str, tmp_path: Path) -> None:
     whole = serve(start(training(), tmp_path, device=device), tmp_path / "whole")

@@ -30,6 +30,7 @@ from tests.processes.children import children, gone
 from tests.strategies import profile_from_times
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.processes,
     pytest.mark.usefixtures("in_the_checkout"),
 ]
@@ -119,7 +120,6 @@ def record(folder: Path, reported: list[str]) -> TrainingRecord:
         )
 
 
-@pytest.mark.slow
 def test_the_foreground_trains_bit_by_bit_as_alone(record: TrainingRecord) -> None:
     assert [metrics.loss for metrics in record.metrics] == plain_loop(plain_training().model, STEPS)
     assert record.restarts == 0
@@ -176,7 +176,6 @@ def test_a_record_with_background_jobs_is_read_back(record: TrainingRecord, tmp_
     assert serialization.read(dp.save(record, tmp_path / "record.json"), TrainingRecord) == record
 
 
-@pytest.mark.slow
 def test_a_background_job_may_start_before_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     # A launcher that learned its slots only from the ranks had none for the job, which was given up.
     asked = threading.Event()

@@ -121,6 +121,7 @@ def losses_of_a_plain_loop(steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("sharing", [THREADED, PACED], ids=["whole", "in pieces"])
 def test_an_in_process_background_trains_as_a_plain_loop_does_however_often_it_rests(

@@ -96,6 +96,7 @@ class Job:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cpu", "emulated", "emulated:h200"])
 @pytest.mark.parametrize("model", [Branches, TwoBranch])
 @pytest.mark.parametrize("limit", [1e-9, 1e-4, 1e9])

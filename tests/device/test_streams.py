@@ -33,6 +33,7 @@ def test_a_launch_is_done_in_order_and_knows_its_seconds(device: Device) -> None
     assert bool((value == 8).all())
 
 
+@pytest.mark.slow
 def test_a_stamp_that_was_awaited_has_been_passed(device: Device) -> None:
     value = torch.ones(SIZE, SIZE, device=device.torch_device())
     with device.stream("low").current():

@@ -115,6 +115,7 @@ def run_cells(path: Path, parameters: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig1", "fig2", "fig3"])
 def test_what_the_paper_says_of_many_gpus_is_not_held_against_one(name: str, tmp_path: Path) -> None:
     record = run_cells(find_notebooks()[name], {"profile_file": "vgg16-cpu", "gpu_counts": [1], "output": tmp_path})[

@@ -433,6 +433,7 @@ def test_a_combination_is_the_training_of_one_process(case: Case, tmp_path: Path
     check(case, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -195,6 +195,7 @@ def test_received_tensors_are_finite_small_and_constant():
     assert tokens.tolist() == [0] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_an_emulated_rank_performs_the_operations_of_a_real_one_in_order(tmp_path: Path):
     run_ranks(emulated_rank.run_rank, (str(tmp_path),), 2, emulated_rank.make_captured)

@@ -298,6 +298,7 @@ def test_a_model_changed_since_it_was_planned_is_refused(tmp_path: Path, monkeyp
     sys.modules.pop("changing_model", None)
 
 
+@pytest.mark.slow
 def test_a_model_defined_only_in_this_process_can_be_launched() -> None:
     class LocalModel(nn.Module):
         """A class as if it were defined in a notebook: no process can import it."""

@@ -82,6 +82,7 @@ def test_gradients_equal_those_of_one_process_at_every_granularity(granularity: 
     check("blocks", assignments(2, "blocks", granularity), 5, torch.float64, 1e-10, tmp_path, granularity)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_plan_with_branches_side_by_side_trains_as_one_process(tmp_path: Path) -> None:
     graph = captured_model("branches", torch.float32).graph

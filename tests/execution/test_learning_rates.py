@@ -136,6 +136,7 @@ def test_the_rates_of_all_ranks_are_those_of_one_process(
     assert ranks == {0: expected, 1: expected if 2 in counts else [None] * UPDATES}
 
 
+@pytest.mark.slow
 def test_an_update_that_overflowed_leaves_the_rate_to_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_device_is_busy_while_it_computes_and_iterations_have_its_times(
     assert sum(answer["times"]) <= answer["wall"]
 
 
+@pytest.mark.slow
 def test_a_rank_whose_device_waits_for_others_does_not_hang_whatever_its_host_does(emulated_rank: Rank) -> None:
     rank, arrived = emulated_rank, threading.Event()
     assert rank.activity() is None

@@ -204,6 +204,7 @@ def test_a_restarted_training_has_the_losses_of_an_uninterrupted_one(
     assert losses(record) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/sys/fs/cgroup/memory").is_dir() or os.geteuid() != 0, reason="needs root and cgroup v1")
 @pytest.mark.root
 def test_a_rank_killed_by_the_kernel_for_lack_of_memory_is_reported_as_out_of_memory(tmp_path: Path) -> None:
@@ -229,6 +230,7 @@ def test_a_rank_killed_by_the_kernel_for_lack_of_memory_is_reported_as_out_of_me
 # -- faults that no restart mends ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_keeps_the_earlier_checkpoint_and_is_not_retried(tmp_path: Path) -> None:
     data = functools.partial(Faulty, limit_file_size, tmp_path / "once")
     with pytest.raises(
@@ -244,6 +246,7 @@ def misspelt_sgd(parameters: list) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentun=0.9)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_optimizer_is_no_failure_of_the_network(tmp_path: Path) -> None:
     where = r"test_training_faults.py:\d+ in misspelt_sgd while it started"
     with pytest.raises(RankFailedError, match=rf"rank \d failed in making the trainer: TypeError: .*momentun.*{where}"):

@@ -197,6 +197,7 @@ def test_a_gpu_without_spans_keeps_its_row():
     assert list(figures.timeline(timeline).layout.yaxis.ticktext) == ["GPU 0", "GPU 1", "GPU 2"]
 
 
+@pytest.mark.slow
 @given(timelines())
 def test_joining_slivers_keeps_the_time_of_every_kind(timeline):
     for row in rows_of(timeline):

@@ -66,6 +66,7 @@ def test_a_forked_process_behaves_like_a_new_one(own: ForkServerClient, tmp_path
     assert not (tmp_path / "finalized").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked", [True, False])
 def test_a_process_imports_what_its_launcher_can_import(
     own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forked: bool
@@ -143,6 +144,7 @@ def test_processes_do_not_outlive_a_fork_server_that_was_killed(own: ForkServerC
         describe(another)
 
 
+@pytest.mark.slow
 def test_a_stopped_fork_server_ends_with_its_processes(own: ForkServerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_detector, "STOPPED_SECONDS", 1.0)
     child = ManagedProcess(HOLDING, "child", fork_server=own)
@@ -190,6 +192,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["new process", "fork"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["hanging", "stopped"])
 def test_processes_end_with_a_launcher_that_is_killed_together_with_the_fork_server(stopped: bool, server: str) -> None:

@@ -248,6 +248,7 @@ def test_values_that_nothing_can_show_are_refused(
 TOO_LONG = "x" * 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "phrase"),
     [

@@ -75,6 +75,7 @@ def test_an_interval_of_paired_ratios_holds_where_that_of_pooled_medians_does_no
     assert 0.94 < inside / DRAWS < 0.99
 
 
+@pytest.mark.slow
 def test_of_several_ways_of_one_technique_the_best_may_be_picked() -> None:
     """Four ways as fast as the control: one of them seems faster no more often than one alone would."""
     draw = random.Random(0)

@@ -230,6 +230,7 @@ def test_a_gpu_on_which_a_rank_dies_again_is_given_up(expected: list[float], tmp
     assert record.timeline.gpus == record.ranks == 2
 
 
+@pytest.mark.slow
 @two_cores
 @pytest.mark.processes
 def test_with_too_few_gpus_left_one_error_names_them_the_fault_and_the_checkpoint(cores: None, tmp_path: Path) -> None:
@@ -300,6 +301,7 @@ def test_a_gpu_is_given_up_only_if_its_rank_fails_twice_without_a_checkpoint_bet
         elastic.plan_next()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1.5])
 @pytest.mark.parametrize("counts", ["powers", "all"])
 def test_the_plan_for_fewer_has_the_options_of_the_plan(limit: float | None, counts: str) -> None:

@@ -149,6 +149,7 @@ def test_every_iteration_is_published_with_its_condition_and_bound(collocated) -
     assert all(job.samples > 0 and job.samples == 2 * job.steps for job in SAMPLES[-1].background)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_background_in_the_ranks_own_processes_is_measured_alike_and_changes_no_number(plan: Plan, alone) -> None:
     """As on a GPU, where the two are told apart by their streams; here they share a core and an interpreter."""
@@ -325,6 +326,7 @@ def test_training_learns(plan: Plan) -> None:
     assert (front.slowdown, front.iteration_time) == (0, front.alone.iteration_time)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_rank_that_the_plan_gives_no_layer_is_idle(plan: Plan) -> None:
     """It owns no parameter, and no transfer keeps it in step with the other one."""
@@ -375,6 +377,7 @@ def test_invalid_arguments_are_refused_before_a_process_starts(
     assert phrase in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

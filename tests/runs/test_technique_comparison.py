@@ -215,6 +215,7 @@ def test_partial_all_reduces_train_the_samples_of_those_that_were_there() -> Non
     assert found.samples / found.seconds[0] == pytest.approx(6 / 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_ways_are_measured_by_turns(tmp_path: Path) -> None:
     so_far: list[MeasuredWays] = []

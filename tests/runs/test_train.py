@@ -227,6 +227,7 @@ def test_checkpoints_and_weights_by_a_plan_of_transfers_are_those_of_synchronous
     assert dp.load(dp.save(records[1], tmp_path / "record.json")) == records[1]
 
 
+@pytest.mark.slow
 def test_what_is_no_method_of_sending_gradients_is_refused() -> None:
     for method in (dp.WaveletModelParallel, dp.TransferScheduler, "ring"):
         with pytest.raises(InvalidValueError, match=r"such as dp.TransferScheduler\(\), got (Wavelet|Transfer|str)"):
@@ -261,6 +262,7 @@ def test_a_killed_rank_costs_only_the_updates_since_the_last_checkpoint(whole, t
     assert not ranks()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_second_training_in_the_folder_is_refused_and_does_not_disturb_the_first(whole, tmp_path: Path) -> None:
     expected, state = whole
@@ -283,6 +285,7 @@ def test_a_second_training_in_the_folder_is_refused_and_does_not_disturb_the_fir
     assert all(torch.equal(value, state[name]) for name, value in load_weights(latest(tmp_path)).items())
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("overlap_sync", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_sync: bool) -> None:
@@ -314,6 +317,7 @@ def test_accepting_a_proposal_changes_the_plan_and_nothing_else(whole, overlap_s
     assert losses(record) == pytest.approx(losses(expected), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_proposal_after_the_last_update_is_recorded_and_nobody_is_asked() -> None:
     asked = []
@@ -409,6 +413,7 @@ def test_a_training_without_another_plan_goes_on(
     assert not loop._progress.switched
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_without_a_restart_left_the_error_names_the_rank_and_the_checkpoint(tmp_path: Path) -> None:
     def kill_one(metrics) -> None:
@@ -420,6 +425,7 @@ def test_without_a_restart_left_the_error_names_the_rank_and_the_checkpoint(tmp_
     assert not ranks()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(

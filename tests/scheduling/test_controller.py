@@ -69,6 +69,7 @@ def test_a_harmless_background_gets_the_device_after_its_trial(noise):
 
 
 # Chance is drawn once for all: among many draws there are some that mislead any controller.
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "slack"), [(0.005, 0.1), (0.02, 0.2), (0.05, 0.7)])
 def test_with_noise_the_bound_holds_on_average(noise, slack):
     """The governor has nine iterations without background: a third of their noise remains in their mean."""
@@ -81,6 +82,7 @@ def test_with_noise_the_bound_holds_on_average(noise, slack):
     assert 0.5 * BOUND < fmean(late) < (1 + slack) * BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "least"), [(0.005, 1.0), (0.02, 0.98), (0.05, 0.9)])
 def test_with_noise_a_background_that_costs_little_keeps_its_share(noise, least):
     draw = random.Random(2)
@@ -92,6 +94,7 @@ def test_with_noise_a_background_that_costs_little_keeps_its_share(noise, least)
     assert fmean(means) >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [lambda s: 0.3 * min(s, 0.4), lambda s: 0.5 * s * s, lambda s: 0.1 * s**0.5])
 def test_the_slowdown_need_not_be_proportional(plant):
     late = [run(lambda _, share: plant(share), noise=0.02, seed=seed)[1][-200:] for seed in range(5)]
@@ -182,6 +185,7 @@ def test_a_share_that_holds_a_bound_holds_another_one_at_once(before, after):
     assert [share for share, _ in new] == pytest.approx([0.9 * after / 0.5] * len(new))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(0.03, 0.15), (0.15, 0.03), (1.0, 0.03)])
 def test_with_noise_too_the_new_bound_holds_on_average(before, after):
     late = [

@@ -211,6 +211,7 @@ def test_noise_of_an_operator_that_is_short_bans_nothing_unless_a_device_times_i
     assert banned(history) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
 def test_noise_alone_rarely_bans(noise):
     def plant(*_):

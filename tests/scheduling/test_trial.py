@@ -67,6 +67,7 @@ def test_a_refuted_suspicion_ends_a_trial_before_the_cost_is_known():
     assert sum(trial.attributed_slowdown(BOUND) is not None for trial in refuted) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
 def test_slowdown_is_rarely_attributed_to_a_harmless_background_at_any_noise(noise):
     assert (

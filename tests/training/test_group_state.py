@@ -254,6 +254,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 } | {name: [{}] for name in ("ASGD", "Adadelta", "Adafactor", "Adamax", "Muon", "NAdam", "RAdam", "Rprop")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [(name, options) for name, choices in OPTIONS.items() for options in choices], ids=str
 )

@@ -50,6 +50,7 @@ def test_a_short_kernel_keeps_its_speed_beside_a_long_one_only_by_its_priority()
     assert background[1, 1] < 0.1
 
 
+@pytest.mark.slow
 def test_a_measurement_on_an_emulated_gpu_names_it() -> None:
     found = measure_interference(
         device="emulated:h200", matrices=[1024], durations=[1e-3], arrangements=["lowest"], seconds=0.01, rounds=1
@@ -67,6 +68,7 @@ def test_streams_of_a_device_in_the_machines_time_are_measured_too() -> None:
         assert min(bench.together("lowest", 0, 0, 0.2)) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rates"), [("emulated", [1.0, 2.0]), ("emulated:h200", [1.0, 1.0])])
 def test_only_in_virtual_time_a_kernel_is_measured_alone_once(name, rates, monkeypatch) -> None:
     numbers = iter([1.0, 2.0])

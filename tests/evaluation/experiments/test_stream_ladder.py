@@ -13,6 +13,8 @@ from deeppool.evaluation.experiments.stream_ladder import LadderResult, StreamLa
 from deeppool.scheduling.mechanism_ladder import Rung, mechanism_ladder
 from deeppool.training.synthetic_task import SyntheticTask
 
+pytestmark = pytest.mark.slow
+
 RUNGS = mechanism_ladder(batch=4096, smaller_batch=16, share=0.25)
 SMALL = mechanism_ladder(batch=2, smaller_batch=1, share=0.25)
 
@@ -70,7 +72,6 @@ def saturating(both: list[LadderResult]) -> LadderResult:
     return both[1]
 
 
-@pytest.mark.slow
 def test_all_rungs_are_climbed_and_say_what_was_granted(idle: LadderResult) -> None:
     assert [rung.rung for rung in idle.rungs] == list(RUNGS)
     assert idle.left_out == ()
@@ -89,7 +90,6 @@ def test_a_priority_helps_a_foreground_that_a_background_delays(idle: LadderResu
     assert max(rung.harvest for rung in idle.rungs) <= 1.001
 
 
-@pytest.mark.slow
 def test_a_background_gets_less_of_a_device_that_the_foreground_fills(
     idle: LadderResult, saturating: LadderResult
 ) -> None:

@@ -34,6 +34,7 @@ def test_clusters_batches_and_servers_are_those_of_the_assumptions(compared) -> 
     assert compared[0].compute_time == compared[1].compute_time
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_network_in_each_part(compared) -> None:
     text = study_table(compared[:1])
     rows = [line.split() for line in text.splitlines() if line.startswith(" alexnet")]

@@ -147,6 +147,7 @@ class Attention(nn.Module):
         return self.score(x.squeeze(1).mean(1))
 
 
+@pytest.mark.slow
 def test_fused_attention_keeps_no_matrix_whatever_its_dropout():
     """64 tokens of 16 numbers: data, q, k and v in one piece, the result, a float per token, and the loss."""
     expected = FLOAT * (64 * 16 + 3 * 64 * 16 + 64 * 16 + 64 + 16 + 10) + 8
@@ -177,6 +178,7 @@ def test_a_recurrent_layer_keeps_the_gates_of_each_step(make, directions):
     assert least < layer.activation_bytes <= least + FLOAT * (2 * steps * states + 4 * states)
 
 
+@pytest.mark.slow
 def test_attention_written_out_keeps_its_matrix_and_dropout_a_byte_an_element():
     plain = capture(Attention(0.0, written_out=True), (64, 16)).graph.layers
     dropped = capture(Attention(0.1, written_out=True), (64, 16)).graph.layers

@@ -99,12 +99,14 @@ def two_inputs():
     return capture(TwoInputs(), shapes, input_dtype=dtypes)
 
 
+@pytest.mark.slow
 def test_model_of_several_inputs_and_outputs_is_captured():
     captured = two_inputs()
     assert captured.graph.inputs == (Input("tokens", (5,), "int64"), Input("numbers", (3,), "float32"))
     check_loss(captured)
 
 
+@pytest.mark.slow
 def test_tokens_and_classes_are_drawn_from_the_whole_vocabulary_of_the_model():
     captured = two_inputs()
     counts = [value_count(node) for node in captured.program.graph.nodes if node.op == "placeholder"]
@@ -138,6 +140,7 @@ class Bag(nn.Module):
         return self.head(self.table(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "count"),
     [
@@ -160,6 +163,7 @@ def test_indices_are_drawn_from_what_a_table_has_before_they_are_shifted_or_scal
     assert torch.isfinite(captured.program(*task.tensors))
 
 
+@pytest.mark.slow
 def test_a_layer_is_measured_on_the_whole_vocabulary():
     captured = two_inputs()
     segment = extract(captured, [0])
@@ -222,6 +226,7 @@ def test_constants_written_in_place_keep_the_value_they_had_when_read():
 # -- names ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "inputs"),
     [

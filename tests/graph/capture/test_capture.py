@@ -684,6 +684,7 @@ def test_bitwise_and_is_not_taken_for_an_in_place_operator():
     torch.testing.assert_close(model.program(x, target), classification_loss(model.source(x), target))
 
 
+@pytest.mark.slow
 def test_program_takes_a_batch_of_one():
     torch.manual_seed(0)
     model = capture(WithClassToken(), (3, 8, 8))
@@ -715,6 +716,7 @@ class Gated(nn.Module):
         return self.tied(self.stem(x) * gate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("granularity", ["operator", "module", "block"])
 def test_parameters_that_no_gradient_reaches_are_not_trained(granularity):
     model = Gated()
@@ -733,6 +735,7 @@ def test_capture_leaves_the_model_as_it_was():
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_weights_are_drawn_from_the_seed():
     first, again, other = (capture(EXAMPLE, seed=seed).source.state_dict() for seed in (3, 3, 4))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
@@ -751,6 +754,7 @@ def test_threads_may_capture_at_once() -> None:
         assert set(pool.map(work, range(6))) == {work(0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrap", "advice"),
     [

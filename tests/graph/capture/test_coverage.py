@@ -130,6 +130,7 @@ class Attention(nn.Module):
         return self.head(self.attention(x, x, x, need_weights=False)[0].mean(0))
 
 
+@pytest.mark.slow
 def test_operators_that_cannot_be_separate_layers_are_reported():
     captured = capture(Attention(), (4, 8), granularity="operator")
     joined = [layer for layer in captured.graph.layers if len(layer.operators) > 1]

@@ -126,6 +126,7 @@ def outcome(operator, given):
     return *form(result), result.untyped_storage()._cdata in [x.untyped_storage()._cdata for x in given]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TWO)
 def test_operators_on_two_tensors_have_the_results_of_the_real_ones(name):
     real = operands()

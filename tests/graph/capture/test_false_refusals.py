@@ -131,6 +131,7 @@ def build(kind):
     return kind().double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Twice, FrozenFeatures, TwoLists, Spectrum, LowFrequencies, DropsSamples])
 def test_two_steps_give_the_weights_and_statistics_of_plain_torch(kind):
     torch.manual_seed(1)
@@ -416,6 +417,7 @@ class Trains(nn.Module):
         self.network = nn.Linear(8, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "error"),
     [

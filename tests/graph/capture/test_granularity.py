@@ -120,6 +120,7 @@ def test_three_granularities_partition_the_same_operators_and_each_refines_the_n
             assert sum(layer <= other for other in coarse) == 1
 
 
+@pytest.mark.slow
 def test_parameters_are_the_same_bytes_at_every_granularity(three):
     expected = sum(p.numel() * p.element_size() for p in three[0].source.parameters())
     for captured in three:

@@ -327,6 +327,7 @@ def make_job(targets: torch.Tensor | list[float], loss=None, model: nn.Module | 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "loss"),
     [

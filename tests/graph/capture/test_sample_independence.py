@@ -197,6 +197,7 @@ def test_samples_that_depend_on_each_other_are_refused_by_layer_and_operator(kin
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_integers_of_the_whole_batch_are_refused_if_the_loss_reads_them():
     class Ranked(nn.Module):
         """Scores, and the rank of each sample among the others."""
@@ -225,6 +226,7 @@ def test_samples_that_an_lstm_takes_for_steps_are_refused():
         capture(model.float(), SHAPE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_gradients_that_are_divided_by_the_frequency_of_an_index_are_refused_if_samples_have_it(kind):
     def build_tokens(layer, **options):

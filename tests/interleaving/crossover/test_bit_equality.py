@@ -59,6 +59,7 @@ def trained(folder: Path, label: str, job: str) -> list[dict]:
     return [torch.load(folder / f"{label}-{job}-{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("label", "job", "alone"),

@@ -37,6 +37,7 @@ def same(first: str | None, second: str | None) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_jobs_join_leave_and_resume_and_train_as_if_alone(tmp_path: Path) -> None:
     late: list[str] = []

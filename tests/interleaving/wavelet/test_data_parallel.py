@@ -91,6 +91,7 @@ def check(rule: Rule, found: list[dict]) -> None:
         assert torch.allclose(last, raws[-1][position], rtol=1e-9, atol=1e-12), name
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(("ranks", "kind"), [(3, "cpu"), (2, "emulated")])
 def test_both_replicas_are_those_of_the_papers_equation(ranks: int, kind: str, tmp_path: Path) -> None:
@@ -142,6 +143,7 @@ def train_by_product(
     return start, gradients, torch.load(latest(folder) / "rank-0.pt", weights_only=True)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("in_the_checkout")
 def test_replicas_of_plain_sgd_differ_by_the_closed_form_also_when_another_number_of_ranks_resumes(
@@ -233,6 +235,7 @@ def test_a_wave_computes_in_memory_that_the_other_frees_while_it_does() -> None:
     assert overlaps == [number != WARM_UP for number in range(1, WARM_UP + TIMED)]
 
 
+@pytest.mark.slow
 def test_a_wave_computes_backward_while_the_gradients_of_the_other_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     device = new_device("h200")
     # As NCCL's: it takes one multiprocessor of many, and here longer than a backward.

@@ -64,6 +64,7 @@ def test_where_passes_do_not_slow_each_other_the_slowest_cycle_determines_the_ti
         assert tick_tock_time(TickTockCosts(forward, backward, exchange, 1.0)) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_passes_that_share_the_gpu_take_as_long_as_in_small_steps() -> None:
     draw = random.Random(1)
     for _ in range(12):
@@ -122,6 +123,7 @@ def test_a_prediction_sums_the_layers_and_all_gradients() -> None:
     assert four.gain == pytest.approx(16 / 12)
 
 
+@pytest.mark.slow
 def test_where_weights_are_heavy_the_gain_is_that_of_an_emulated_gpu() -> None:
     """Without the average and the second update a gain of 28 % was predicted, where 17 % are lost."""
     layers = [layer for _ in range(3) for layer in (nn.Linear(4096, 4096), nn.ReLU())]

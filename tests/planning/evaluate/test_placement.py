@@ -151,6 +151,7 @@ def test_layer_times_follow_the_definitions(shape):
             assert placement.least_time <= seconds * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_iteration_time_with_overlap_is_that_of_the_events(shape):
     shorter = 0
@@ -164,6 +165,7 @@ def test_the_iteration_time_with_overlap_is_that_of_the_events(shape):
     assert shorter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_widened_layer_shares_no_gpu_with_a_parallel_branch(shape):
     for number in range(60):

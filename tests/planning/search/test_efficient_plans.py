@@ -85,6 +85,7 @@ def test_no_plan_is_bounded_below_the_fastest_one_where_all_reduces_decide():
     assert found.bound(math.inf) == found.corners()[0].min() == found.fastest
 
 
+@pytest.mark.slow
 @examples(60)
 @given(PROBLEMS)
 def test_no_plan_is_faster_than_the_frontier_by_more_than_its_factor(problem):

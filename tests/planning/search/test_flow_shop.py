@@ -97,6 +97,7 @@ def test_a_last_layer_on_one_gpu_lets_the_others_send_their_gradients_beside_it(
     assert (options, seconds) == ((0, 1, 1), pytest.approx(8.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [DEFAULT_BUCKETS, *SEARCHED_BUCKETS, Buckets(alone=4 * MEBIBYTE, size=8 * MEBIBYTE)])
 def test_a_bucket_is_sent_when_it_is_full(rule):
     """Of ten gradients of 3 MiB the last layers' fill a bucket of 27 MiB: as for each of the 2 ** 10 assignments."""

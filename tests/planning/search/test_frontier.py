@@ -229,6 +229,7 @@ def test_data_parallelism_on_fewer_gpus_takes_what_it_takes_on_a_cluster_of_so_m
     assert compared[-1].gpu_seconds == pytest.approx(cluster.gpus * found.data_parallel_iteration_time)
 
 
+@pytest.mark.slow
 def test_a_long_search_ends_where_it_is_cancelled():
     problem = random_problem(random.Random(0), 30, 8, shape="branches")
     profile, cluster, batch = problem.profile, problem.cluster, problem.global_batch

@@ -26,6 +26,7 @@ def one_layer(*seconds):
     return profile_from_times(make_graph([()], parameter_bytes=[0]), [lambda b: times[b]])
 
 
+@pytest.mark.slow
 @examples(40)
 @given(PROBLEMS)
 def test_no_plan_as_fast_as_data_parallelism_has_fewer_gpu_seconds_than_its_bound(problem):

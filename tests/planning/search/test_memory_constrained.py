@@ -103,6 +103,7 @@ def check(problem, limit, scope, memory, all_assignments):
     return made
 
 
+@pytest.mark.slow
 @examples(100)
 @given(
     st.one_of(

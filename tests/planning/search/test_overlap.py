@@ -119,6 +119,7 @@ def test_a_tied_parameter_is_summed_once_over_the_gpus_of_all_its_layers(problem
     check(problem, limit)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(contested_problems(series_parallel_graphs(max_layers=5), gpus=(3, 5, 6)), st.sampled_from(LIMITS), st.booleans())
 def test_the_bound_of_a_plan_over_all_gpu_counts_is_valid(problem, limit, some_left_out):

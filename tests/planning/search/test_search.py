@@ -491,6 +491,7 @@ def few_partitions():
     gpu_partition.partition_set.cache_clear()
 
 
+@pytest.mark.slow
 @examples(150)
 @given(problems(series_parallel_graphs(max_layers=5), gpus=(3, 5, 6)), st.sets(st.integers(2, 6)))
 def test_a_search_that_leaves_partitions_out_states_its_bound(problem, counts):
@@ -584,6 +585,7 @@ def dense_block(layers=6):
     return make_graph(edges, [[4096] * len(sources) for sources in edges], [2**20] * layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", LIMITS)
 def test_dense_block_is_planned_within_its_bound(limit):
     graph = dense_block()
@@ -633,6 +635,7 @@ def whole_nodes_synchronise_faster():
     return profile_from_times(graph, [lambda b: 1.0 * b]), Cluster(12, "made by hand", 4, *links), 14
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     problems(series_parallel_graphs(max_layers=10), gpus=(12,)),

@@ -259,6 +259,7 @@ def test_a_faster_background_and_a_better_harvest_never_lower_the_throughput(pro
     )
 
 
+@pytest.mark.slow
 @examples(30)
 @given(problems(series_parallel_graphs(max_layers=5)))
 def test_a_burst_parallel_partition_is_the_fastest_plan_on_its_gpus(problem):

@@ -177,6 +177,7 @@ def test_memory_is_no_limit(limit):
     ]
 
 
+@pytest.mark.slow
 @examples(25)
 @given(profiles(), st.sampled_from([3, 4]), st.sampled_from([SLOW, FAST]))
 def test_no_global_batch_beats_batch_optimal_data_parallel_scaling(profile, gpus, bandwidth):

@@ -13,6 +13,8 @@ from deeppool.profiling.calibrate import calibrate as module
 from deeppool.profiling.calibrate.calibrate import calibrate
 from deeppool.profiling.calibrate.networks import SampleNetwork, _Convolutions, _Depthwise, sample_networks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def calibration(tmp_path_factory):
@@ -27,7 +29,6 @@ def calibration(tmp_path_factory):
     return found
 
 
-@pytest.mark.slow
 def test_a_model_that_was_not_measured_takes_what_its_profile_says(calibration):
     captured = dp.capture("resnet18", (3, 64, 64))
     measured = dp.profile(captured, device="emulated:h200", batch_sizes=[8], seconds=0.05)

@@ -65,6 +65,7 @@ def test_a_profile_is_estimated_throughout_and_never_gets_faster_with_the_batch(
         assert found.iteration_time(large) <= found.iteration_time(small) * large / small * 1.0001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["a100-80", "h100", "rtx4090", "l4"])
 def test_sixteen_bits_are_faster_on_large_batches_and_the_method_states_its_known_error(gpu):
     model = captured("vgg16")
@@ -125,6 +126,7 @@ def test_a_layer_that_is_only_a_view_scales_perfectly():
     assert found.time(view, 4).total == pytest.approx(4 * VIEW)
 
 
+@pytest.mark.slow
 def test_a_layer_that_copies_nothing_of_one_sample_alone_is_estimated():
     class Summarised(nn.Module):
         def __init__(self):

@@ -155,6 +155,7 @@ def test_layer_normalisation_and_long_softmaxes_read_each_row_twice():
         assert found.again_bytes == again * FLOAT * BATCH * 50 * size
 
 
+@pytest.mark.slow
 def test_a_model_with_channels_last_converts_no_layouts():
     model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 1), nn.Flatten(), nn.Linear(196, 2))
     converted = []
@@ -293,6 +294,7 @@ class Rows(nn.Module):
         return self.taken(self.table, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "operators"),
     [
@@ -336,6 +338,7 @@ def test_autocast_halves_what_products_read_and_counts_the_casts():
     assert sorted(casts) == [6 * BATCH * 20, 6 * 20 * 30]
 
 
+@pytest.mark.slow
 def test_the_layers_of_a_model_have_the_flops_that_pytorch_counts_while_the_model_runs():
     from torchvision.models import resnet18
 

@@ -217,6 +217,7 @@ def test_progress_grows_and_ends_in_done(model):
     assert {what for what, _ in seen[:-1]} == {f"Small at batch {batch}" for batch in SIZES}
 
 
+@pytest.mark.slow
 def test_the_requested_thread_count_is_set_and_restored(model, monkeypatch):
     seen = set()
     original = profile_module.Bench.measure
@@ -236,6 +237,7 @@ def test_measuring_changes_no_weight_and_leaves_no_gradient(model):
     assert all(parameter.grad is None for parameter in model.source.parameters())
 
 
+@pytest.mark.slow
 def test_measuring_does_not_change_running_statistics():
     # Random activations must not become the statistics of a model that is trained afterwards.
     normalised = capture(
@@ -289,6 +291,7 @@ def test_measurements_of_another_model_are_not_reused(model, measured, tmp_path)
     assert len(measured) == 2 * RUNS * len(SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -383,6 +386,7 @@ def test_the_memory_of_an_iteration_does_not_count_earlier_profiles():
     assert 2 * captured.graph.parameter_bytes < peaks[0] < 3 * captured.graph.parameter_bytes
 
 
+@pytest.mark.slow
 def test_in_virtual_time_layers_add_up_to_the_iteration_and_times_are_the_same_every_time(monkeypatch):
     monkeypatch.setattr(sampling, "MAXIMUM_RUNS", 2 * sampling.MINIMUM_RUNS)
     found, again = (profile(capture(Small(), (8,)), device="emulated:h200", batch_sizes=SIZES) for _ in range(2))

@@ -173,6 +173,7 @@ def test_three_ranks_give_a_link_and_all_reduces_of_two_and_three(measured):
     assert "not measured, there was one node" in cluster.between.source
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_every_schedule_is_measured_if_asked_for(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
