@@ -19,6 +19,7 @@ from torch import fx, nn
 from deeppool.device.protocol import Device, Precision
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.extract import Segment
+from deeppool.graph.capture.index_ranges import value_count
 from deeppool.training.segment_run import SegmentRun
 
 Pass = Literal["forward", "backward"]
@@ -165,7 +166,7 @@ def example_data(captured: CapturedModel, batch: int, device: Device) -> list[to
                 draw = torch.rand if node.name == "target" else torch.randn
                 data.append(draw(shape, dtype=value.dtype, device=place))
             else:
-                data.append(torch.randint(2, shape, dtype=value.dtype, device=place))
+                data.append(torch.randint(value_count(node), shape, dtype=value.dtype, device=place))
     return data
 
 

@@ -173,3 +173,12 @@ def test_a_tensor_made_by_the_model_is_on_the_measured_device_and_not_on_the_cap
     made = [node for node in iteration.segment.module.graph.nodes if "device" in node.kwargs]
     assert [node.kwargs["device"].type for node in made] == ["meta"]
     assert [node.kwargs["device"].type for node in captured.program.graph.nodes if "device" in node.kwargs] == ["cpu"]
+
+
+def test_an_embedding_is_measured_on_all_of_its_rows():
+    # Of two rows alone it would find all in the cache.
+    model = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(20, 3))
+    captured = capture(model, (5,), input_dtype=torch.int64)
+    tokens, target = example_data(captured, 200, CPU)
+    assert sorted(set(tokens.flatten().tolist())) == list(range(50))
+    assert sorted(set(target.tolist())) == [0, 1, 2]
