@@ -107,7 +107,8 @@ class ModelPicker(Panel):
             CaptureError: the capture failed, or no model was chosen yet.
         """
         run = self.row.run
-        if run is not None and run.state in ("running", "failed"):
+        # A run that is done may not be drawn yet, which is what keeps its model for when a later one is cancelled.
+        if run is not None and run.state != "cancelled":
             return run.result()
         if self._captured is None:
             raise CaptureError(

@@ -70,6 +70,17 @@ def test_a_model_that_is_given_is_captured_at_once():
     assert len(picker.graph.layers) == 2
 
 
+def test_a_model_is_there_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch):
+    drawn, show = threading.Event(), ModelPicker._show_captured
+    monkeypatch.setattr(ModelPicker, "_show_captured", lambda *given: drawn.wait() and show(*given))
+    picker = ModelPicker(small(), (8,))
+    try:
+        captured = picker.captured
+        assert picker.captured is captured
+    finally:
+        drawn.set()
+
+
 def test_shapes_are_lists_and_arrays_too():
     for shape in ([8], np.array([8])):
         assert ModelPicker(small(), shape).captured.graph.inputs[0].shape == (8,)
