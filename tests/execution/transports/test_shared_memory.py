@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from deeppool.errors import InvalidValueError, RankFailedError, RunError
 from deeppool.execution.transports import shared_memory
 from deeppool.execution.transports.file_lock import FileLock
 from deeppool.execution.transports.shared_memory import SharedMemoryRounds, create
+from tests.waiting import wait_until
 
 RANK = Path(__file__).with_name("shared_memory_rank.py")
 
@@ -166,10 +168,10 @@ def test_a_rank_ends_though_a_stopped_one_holds_the_lock_and_only_once(tmp_path:
 def test_a_round_fires_once_a_late_rank_has_read_the_results_that_take_all_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "CHECK_INTERVAL", 60.0)
+    monkeypatch.setattr(shared_memory, "CHECK_INTERVAL", 600.0)
     spec = RoundSpec(FiringRule(2, staleness_limit=3), 1, delivery="log")
     create(tmp_path / "state", spec)
-    late, fast = (SharedMemoryRounds(tmp_path / "state", rank, spec, timeout=20) for rank in range(2))
+    late, fast = (SharedMemoryRounds(tmp_path / "state", rank, spec, timeout=120) for rank in range(2))
     added, reads = threading.Event(), threading.Event()
     # Between adding its gradient and reading results the late rank stands still.
     monkeypatch.setattr(late, "_check_peers", lambda: (added.set(), reads.wait(60)))
@@ -179,18 +181,15 @@ def test_a_round_fires_once_a_late_rank_has_read_the_results_that_take_all_memor
             rank.all_reduce(np.ones(1, np.float32))
 
     train(fast, 2)
-    threads = [threading.Thread(target=train, args=(late, 1)), threading.Thread(target=train, args=(fast, 4))]
-    threads[0].start()
-    assert added.wait(60)
-    threads[1].start()
-    while late._rounds._free_slot() is not None:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    began = time.monotonic()
-    reads.set()
-    for thread in threads:
-        thread.join(60)
-    assert time.monotonic() - began < 10
+    with ThreadPoolExecutor(2) as pool:
+        trained = [pool.submit(train, late, 1)]
+        assert added.wait(60)
+        trained.append(pool.submit(train, fast, 4))
+        wait_until(lambda: late._rounds._free_slot() is None and late._rounds.state.pending[1])
+        # Nobody who is not woken looks before the timeout.
+        reads.set()
+        for each in trained:
+            each.result(60)
 
 
 def drain_one(path: Path) -> tuple[SharedMemoryRounds, SharedMemoryRounds]:
