@@ -95,14 +95,25 @@ def test_an_error_of_c_code_that_gives_no_reason_counts_only_where_no_memory_is_
     assert ended.stdout.split() == ["True", "False", "False", "False"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
-def test_a_process_that_cannot_even_look_at_its_memory_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look() -> None:
-        raise MemoryError
+CANNOT_LOOK = """
+import resource
+import psutil
+from deeppool.cli.out_of_memory import ran_out_of_memory
 
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**30, 2**30))
-    monkeypatch.setattr("psutil.Process", look)
-    assert ran_out_of_memory(SystemError("error return without exception set"))
+def look():
+    raise MemoryError
+
+psutil.Process = look
+resource.setrlimit(resource.RLIMIT_AS, (2**40, resource.RLIM_INFINITY))
+print(ran_out_of_memory(SystemError("error return without exception set")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts mapped memory on Linux")
+def test_a_process_that_cannot_even_look_at_its_memory_has_none() -> None:
+    # In a process of its own: threads of this one look at processes, too.
+    ended = subprocess.run([sys.executable, "-c", CANNOT_LOOK], capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"
 
 
 def test_the_cause_of_an_error_counts_and_other_errors_do_not() -> None:
