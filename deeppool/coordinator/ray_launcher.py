@@ -174,7 +174,13 @@ class RayProcess:
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
         self._slot, self._offset = slot, offset
         self._lost = False
-        self._key = self._ray.get(slot.runtime.start.remote(job, module, name, folder), timeout=START_SECONDS)
+        started = slot.runtime.start.remote(job, module, name, folder)
+        try:
+            self._key = self._ray.get(started, timeout=START_SECONDS)
+        except self._ray.exceptions.GetTimeoutError:
+            # The job goes on without it: a process that starts later ends as soon as Ray has its key.
+            slot.runtime.call.remote(started, "kill")
+            raise
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:

@@ -1,5 +1,6 @@
 """A runtime that answers no more, on a machine that is stopped or out of memory, but is not dead for Ray."""
 
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,6 @@ pytestmark = pytest.mark.processes
 
 JOB = 1
 PROGRAM = "tests.processes.holding_child"
-LATE = object()
-"""What is asked of a runtime that is stopped."""
 
 
 class GetTimeoutError(Exception):
@@ -32,22 +31,35 @@ class RayActorError(Exception):
     """As Ray's."""
 
 
+class Asked:
+    """What a runtime is asked. As a reference of Ray, it may be an argument of what is asked next."""
+
+    def __init__(self, ask: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any], late: bool) -> None:
+        self._ask, self._arguments, self._named, self.late = ask, arguments, named, late
+        self._answers: list[Any] = []
+
+    @property
+    def answer(self) -> Any:
+        if not self._answers:
+            arguments = [each.answer if isinstance(each, Asked) else each for each in self._arguments]
+            self._answers.append(self._ask(*arguments, **self._named))
+        return self._answers[0]
+
+
 class StoppableRuntime:
     """A runtime's handle; what is asked while it is stopped waits until it goes on."""
 
     def __init__(self) -> None:
         self.runtime = Runtime("cpu", "127.0.0.1", 0)
         self.stopped = False
-        self._waiting: list[Any] = []
+        self._waiting: list[Asked] = []
 
     def __getattr__(self, name: str) -> Any:
-        def remote(*arguments: Any, **named: Any) -> Any:
-            def ask() -> Any:
-                return getattr(self.runtime, name)(*arguments, **named)
-
+        def remote(*arguments: Any, **named: Any) -> Asked:
+            asked = Asked(getattr(self.runtime, name), arguments, named, self.stopped)
             if self.stopped:
-                self._waiting.append(ask)
-            return LATE if self.stopped else ask
+                self._waiting.append(asked)
+            return asked
 
         return SimpleNamespace(remote=remote)
 
@@ -59,14 +71,14 @@ class StoppableRuntime:
     def go_on(self) -> None:
         self.stopped = False
         while self._waiting:
-            self._waiting.pop(0)()
+            _ = self._waiting.pop(0).answer
 
 
-def get(asked: Any, timeout: float | None = None) -> Any:
-    if asked is LATE:
+def get(asked: Asked, timeout: float | None = None) -> Any:
+    if asked.late:
         assert timeout is not None, "it waits forever"
         raise GetTimeoutError
-    return asked()
+    return asked.answer
 
 
 Nodes = Callable[[], StoppableRuntime]
@@ -109,7 +121,9 @@ def test_the_ranks_end_with_one_whose_runtime_is_late_and_it_ends_when_that_goes
     assert not there.is_running()
 
 
-def test_a_runtime_that_is_late_for_a_start_fails_it(new_node: Nodes, tmp_path: Path) -> None:
+def test_a_runtime_that_is_late_for_a_start_fails_it_and_leaves_no_process_when_it_goes_on(
+    new_node: Nodes, tmp_path: Path
+) -> None:
     node, late = new_node(), new_node()
     launcher = launcher_of(node, late)
     late.stopped = True
@@ -117,6 +131,9 @@ def test_a_runtime_that_is_late_for_a_start_fails_it(new_node: Nodes, tmp_path: 
         launcher.distribute_files(tmp_path)
     with pytest.raises(RankFailedError, match="rank 1 on GPU 1 of machine cannot start: its machine does not answer"):
         launcher.start(1, PROGRAM, "rank 1")
+    late.go_on()
+    (started,) = late.runtime._started.values()
+    assert started.child.exit_code() == -signal.SIGKILL
 
 
 def test_the_next_attempt_of_a_job_ends_what_is_left_of_the_one_before(new_node: Nodes, tmp_path: Path) -> None:
