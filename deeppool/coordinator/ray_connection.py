@@ -222,17 +222,18 @@ def _remove_all_of(folder: str) -> None:
     """Ends what is left of a Ray whose host has ended, by the folder in its arguments, and removes the folder."""
     import psutil
 
-    def of_folder(process: psutil.Process) -> bool:
+    def killed(process: psutil.Process) -> bool:
+        # Another user's, which names the folder, may not be killed; nor is it Ray's.
         with suppress(psutil.Error):
-            return any(folder in word for word in process.cmdline())
+            if any(folder in word for word in process.cmdline()):
+                process.kill()
+                return True
         return False
 
+    stuck: set[psutil.Process] = set()
     # One may start another one meanwhile.
-    while left := [process for process in psutil.process_iter() if of_folder(process)]:
-        for process in left:
-            with suppress(psutil.Error):
-                process.kill()
-        wait_until_ended(left, PROBE_SECONDS)
+    while left := [process for process in psutil.process_iter() if process not in stuck and killed(process)]:
+        stuck.update(wait_until_ended(left, PROBE_SECONDS))
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -44,6 +44,32 @@ def test_a_ray_that_ends_while_it_starts_leaves_no_process_and_no_folder(
     assert not Path(folder).exists()
 
 
+@pytest.mark.parametrize(
+    "refused", [pytest.param(True, id="may not be killed"), pytest.param(False, id="does not end when it is killed")]
+)
+def test_a_process_that_names_the_folder_but_does_not_end_is_killed_once(
+    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, killed = tmp_path / "deeppool-ray-1", []
+    folder.mkdir()
+
+    def kill(process: psutil.Process) -> None:
+        assert not killed
+        killed.append(process.pid)
+        if refused:
+            raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "kill", kill)
+    monkeypatch.setattr(ray_connection, "PROBE_SECONDS", 0.0)
+    command = [sys.executable, "-c", "print(flush=True); input()", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        ray_connection._remove_all_of(str(folder))
+        process.communicate(b"\n")
+    assert killed == [process.pid]
+    assert not folder.exists()
+
+
 WITHOUT_INIT = """
 import subprocess, time
 print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
