@@ -70,8 +70,15 @@ def test_a_job_that_waits_starts_on_a_node_that_joins_unless_a_running_one_lacks
     loses: bool,
     then: State,
 ) -> None:
-    monkeypatch.setattr(head, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(coordinator, "_train", lambda job: asyncio.sleep(60, {"state": "done"}))
+    looks, living = [], coordinator._gpus.living
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(coordinator._gpus, "living", lambda: looks.append(None) or living())
+    monkeypatch.setattr(coordinator, "_train", lambda job: asyncio.Event().wait())
+
+    async def next_look() -> None:
+        before = len(looks)
+        while len(looks) == before:
+            await asyncio.sleep(0)
 
     async def states() -> list[list[State]]:
         found = []
@@ -79,7 +86,7 @@ def test_a_job_that_waits_starts_on_a_node_that_joins_unless_a_running_one_lacks
         for _ in range(2):
             await coordinator.submit("background", "vgg16", 1, None, cast(Any, None))
         for number in range(2):
-            await asyncio.sleep(0.1)
+            await next_look()
             found.append([each.state for each in (await coordinator.status()).jobs])
             nodes.append(nodes[0] | {"NodeID": f"node {number}"})
             nodes[0]["Alive"] = not loses
