@@ -152,7 +152,9 @@ class Head:
     async def reassign(self, number: int) -> list[RaySlot]:
         """Returns the slots of a running job without those on lost GPUs, and with free ones in place of them."""
         job = self._jobs[number]
-        while True:
+        assert job.attempt is not None
+        # A job that is cancelled meanwhile gets no others.
+        while not job.attempt.done():
             cores = self._gpus.living()
             gpus = [Gpu(number, core.machine) for number, core in cores.items()]
             held = JobPlacement(number, job.record.role, job.record.gpus)
@@ -161,7 +163,8 @@ class Head:
             # A node that starts no runtime is lost, too.
             with contextlib.suppress(NodeLostError):
                 job.slots = await self._gpus.slots(placement.gpus)
-                return job.slots
+                break
+        return job.slots
 
     # -- the queue --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from deeppool.coordinator import gpus, head
-from deeppool.coordinator.history import ClusterStatus, JobRecord, State
+from deeppool.coordinator.history import ClusterStatus, History, JobRecord, State
 
 
 @pytest.fixture
@@ -95,3 +95,29 @@ def test_a_job_that_waits_starts_on_a_node_that_joins_unless_a_running_one_lacks
         return found
 
     assert asyncio.run(states()) == [["running", "queued"], ["running", then]]
+
+
+def test_a_job_that_is_cancelled_while_it_gets_gpus_in_place_of_lost_ones_keeps_its_record(
+    coordinator: head.Head, nodes: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "_train", lambda job: asyncio.Event().wait())
+
+    async def record_after_the_cancel() -> JobRecord:
+        await coordinator.open(str(tmp_path))
+        number = await coordinator.submit("foreground", "vgg16", 1, 5, cast(Any, None))
+        first, second = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
+        answers = iter([first, second])
+        monkeypatch.setattr(coordinator._gpus, "slots", lambda gpus: next(answers))
+        asked = asyncio.create_task(coordinator.reassign(number))
+        await asyncio.sleep(0)
+        cancelled = await coordinator.cancel(number)
+        # The node is lost before it starts a runtime, and another one joined.
+        nodes[0] = nodes[0] | {"NodeID": "another node"}
+        first.set_exception(gpus.NodeLostError())
+        second.set_result([])
+        await asked
+        return cancelled
+
+    cancelled = asyncio.run(record_after_the_cancel())
+    assert (cancelled.state, cancelled.gpus) == ("cancelled", (0,))
+    assert History(tmp_path).read() == [cancelled]
