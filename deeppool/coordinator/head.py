@@ -19,7 +19,7 @@ from deeppool.coordinator.history import WAITING, ClusterStatus, GpuUse, History
 from deeppool.coordinator.ray_connection import find_ray
 from deeppool.coordinator.ray_launcher import RaySlot
 from deeppool.device.kinds import find_kind
-from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
+from deeppool.errors import DeeppoolError, InvalidValueError
 from deeppool.scheduling.placement import Gpu, JobPlacement, Request, Role, place, refill
 from deeppool.units import format_count
 
@@ -60,7 +60,6 @@ class Head:
         self._device = device
         self._gpus = Gpus(device)
         self._history: History | None = None
-        self._trouble: str | None = None
         self._past: list[JobRecord] = []
         self._watch: asyncio.Task[None] | None = None
         self._jobs: dict[int, _Job] = {}
@@ -115,7 +114,8 @@ class Head:
         )
         jobs = sorted((*self._past, *(job.record for job in self._jobs.values())), key=lambda record: record.job)
         address = self._ray.get_runtime_context().gcs_address
-        return ClusterStatus(address, self._device, gpus, tuple(jobs), self._trouble)
+        assert self._history is not None
+        return ClusterStatus(address, self._device, gpus, tuple(jobs), self._history.write_rest())
 
     async def wait(self, number: int) -> JobRecord:
         """Waits until a job is over, and returns its record."""
@@ -270,12 +270,7 @@ class Head:
     def _change(self, job: _Job, **changes: Any) -> None:
         job.record = replace(job.record, **changes)
         assert self._history is not None
-        try:
-            self._history.write(job.record)
-            self._trouble = None
-        except DocumentError as error:
-            # A failure to write the history does not end the jobs.
-            self._trouble = str(error)
+        self._history.write(job.record)
 
 
 def _in_one_line(error: BaseException) -> str:

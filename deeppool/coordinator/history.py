@@ -107,7 +107,7 @@ class ClusterStatus:
     jobs: tuple[JobRecord, ...]
     """Records of all jobs, ended ones included, in the order of submission."""
     trouble: str | None = None
-    """Reason why the last record of a job could not be written, or None."""
+    """Reason why a record of a job could not be written yet, or None."""
 
     def job(self, number: int) -> JobRecord:
         """Returns the record of a job."""
@@ -132,6 +132,7 @@ class History:
         """Creates the folder, private to this user, where it is missing."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
+        self._unwritten: dict[Path, Record] = {}
 
     def read(self) -> list[JobRecord]:
         """Reads all records. Jobs that had not ended when their coordinator did are marked as failed.
@@ -154,11 +155,29 @@ class History:
 
     def write(self, record: JobRecord) -> None:
         """Writes the current record of a job."""
-        serialization.write(record, self.folder / f"job-{record.job:06}.json")
+        self._write(self.folder / f"job-{record.job:06}.json", record)
 
     def write_result(self, job: int, record: Record) -> str:
         """Writes the record of a job's training; returns the file."""
-        return str(serialization.write(record, self.folder / f"job-{job:06}-record.json"))
+        file = self.folder / f"job-{job:06}-record.json"
+        self._write(file, record)
+        return str(file)
+
+    def write_rest(self) -> str | None:
+        """Writes the records that could not be written before; returns why one still cannot, or None."""
+        trouble = None
+        for file, record in list(self._unwritten.items()):
+            try:
+                serialization.write(record, file)
+                del self._unwritten[file]
+            except DocumentError as error:
+                trouble = str(error)
+        return trouble
+
+    def _write(self, file: Path, record: Record) -> None:
+        """Writes a record, or keeps it until there is room on the disk."""
+        self._unwritten[file] = record
+        self.write_rest()
 
 
 def now() -> str:

@@ -1,14 +1,18 @@
 """The coordinator's actor without Ray: its own state."""
 
 import asyncio
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from deeppool.base import serialization
 from deeppool.coordinator import gpus, head
-from deeppool.coordinator.history import ClusterStatus, History, JobRecord, State
+from deeppool.coordinator.history import ClusterStatus, History, JobProgress, JobRecord, State
+from deeppool.records.training_record import TrainingRecord
+from tests.figures.records import training_of
 
 
 @pytest.fixture
@@ -121,3 +125,38 @@ def test_a_job_that_is_cancelled_while_it_gets_gpus_in_place_of_lost_ones_keeps_
     cancelled = asyncio.run(record_after_the_cancel())
     assert (cancelled.state, cancelled.gpus) == ("cancelled", (0,))
     assert History(tmp_path).read() == [cancelled]
+
+
+def test_a_trained_job_is_done_on_a_full_disk_and_its_records_are_written_when_there_is_room(
+    coordinator: head.Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, plain = History(tmp_path), os.replace
+    driver = SimpleNamespace(
+        run=SimpleNamespace(remote=lambda *_: asyncio.sleep(0, (JobProgress(5), training_of()))),
+        progress=SimpleNamespace(remote=lambda: asyncio.sleep(0, JobProgress(5))),
+    )
+    made = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: driver))
+    context = SimpleNamespace(gcs_address="10.0.0.1:6379", get_node_id=lambda: "node", current_actor=None)
+    ray = SimpleNamespace(get_runtime_context=lambda: context, remote=lambda _: made, kill=lambda _: None)
+    monkeypatch.setattr(coordinator, "_ray", SimpleNamespace(**vars(coordinator._ray) | vars(ray)))
+    monkeypatch.setattr(head, "on_node", lambda node: None)
+    monkeypatch.setattr(coordinator._gpus, "slots", lambda gpus: asyncio.sleep(0, []))
+
+    def replace_with_room(source: str, target: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def trained() -> tuple[JobRecord, ClusterStatus]:
+        await coordinator.open(str(tmp_path))
+        number = await coordinator.submit("foreground", "vgg16", 1, 5, cast(Any, None))
+        monkeypatch.setattr(os, "replace", replace_with_room)
+        record = await coordinator.wait(number)
+        full = await coordinator.status()
+        monkeypatch.setattr(os, "replace", plain)
+        assert (await coordinator.status()).trouble is None
+        return record, full
+
+    record, full = asyncio.run(trained())
+    assert record.state == "done"
+    assert full.trouble == f"cannot write {tmp_path}/job-000001.json: No space left on device (choose another path)"
+    assert history.read() == [record]
+    assert serialization.read(record.result, TrainingRecord) == training_of()
