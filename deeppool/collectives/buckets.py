@@ -5,7 +5,7 @@ Gradients of a bucket share the latency of one all-reduce; one by itself starts 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from deeppool.errors import InvalidValueError
@@ -52,15 +52,24 @@ class Buckets:
         joined = max(self.size, self.first or 0) + (max(sizes, default=0) if self.alone is None else self.alone)
         return min(max(1, sum(sizes)), joined)
 
-    def group(self, sizes: Sequence[int]) -> list[list[int]]:
+    def group(self, sizes: Sequence[int], types: Sequence[Hashable] | None = None) -> list[list[int]]:
         """Groups gradients into buckets.
 
         Args:
             sizes: bytes of each gradient, in the order in which the backward pass computes them.
+            types: type of each; gradients of two types share no bucket, and each type has a first one. None: all have
+                the same.
 
         Returns:
             Positions of the gradients in each bucket, in the order in which the buckets are complete.
         """
+        if types is not None:
+            of_type: dict[Hashable, list[int]] = {}
+            for position, dtype in enumerate(types):
+                of_type.setdefault(dtype, []).append(position)
+            alike = ((places, self.group([sizes[place] for place in places])) for places in of_type.values())
+            grouped = ([places[position] for position in bucket] for places, buckets in alike for bucket in buckets)
+            return sorted(grouped, key=lambda bucket: bucket[-1])
         found: list[list[int]] = []
         filling: list[int] = []
         filled, complete = 0, self.first or self.size

@@ -6,11 +6,12 @@ dear_transfers    DeAR: buckets whose reduce-scatter is beside backward and whos
 server_transfers  parameter servers: each gradient by itself, pushed beside backward and pulled beside the next forward
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from deeppool.collectives.batching import Gradient
-from deeppool.collectives.buckets import BUCKET_BYTES, ddp_buckets
+from deeppool.collectives.buckets import BUCKET_BYTES, Buckets, ddp_buckets
 from deeppool.collectives.plan_transfers import PriceAllReduce, PricedBatch, in_halves, price_batch, ready_times, send
 from deeppool.records.transfer_plan import PartTimes, PlannedTransfer, TransferPlan
 
@@ -46,8 +47,10 @@ def ddp_transfers(
         first: bytes at which the first is; None: as DDP has it for buckets of this size.
     """
     ready = ready_times(parts)
-    small = first or ddp_buckets(int(bucket)).first or bucket
-    found = [price_batch(each, ready, price) for each in _buckets(gradients, bucket, min(small, bucket))]
+    rule = ddp_buckets(math.ceil(bucket))
+    if first is not None:
+        rule = replace(rule, first=math.ceil(min(first, bucket)))
+    found = [price_batch(each, ready, price) for each in _buckets(gradients, rule)]
     return _plan(parts, send(parts, [replace(each, waiting_part=0) for each in found], by_need=False), bucket)
 
 
@@ -93,7 +96,8 @@ def dear_transfers(
         bucket: bytes at which a bucket is complete.
     """
     ready = ready_times(parts)
-    batches = [price_batch(members, ready, price) for members in _buckets(gradients, bucket, bucket)]
+    rule = Buckets(alone=None, size=math.ceil(bucket))
+    batches = [price_batch(members, ready, price) for members in _buckets(gradients, rule)]
     return _plan(parts, in_halves(parts, batches), bucket)
 
 
@@ -114,16 +118,9 @@ def server_transfers(parts: Sequence[PartTimes], gradients: Sequence[Gradient], 
     return _plan(parts, in_halves(parts, batches), 0.0)
 
 
-def _buckets(gradients: Sequence[Gradient], size: float, first: float) -> list[list[Gradient]]:
-    """Fills buckets of one type each; a bucket is complete when it has reached its size."""
-    found: list[list[Gradient]] = []
-    filling: dict[str, list[Gradient]] = {}
-    for gradient in gradients:
-        bucket = filling.setdefault(gradient.dtype, [])
-        bucket.append(gradient)
-        if sum(each.size for each in bucket) >= (size if found else first):
-            found.append(filling.pop(gradient.dtype))
-    return [*found, *filling.values()]
+def _buckets(gradients: Sequence[Gradient], rule: Buckets) -> list[list[Gradient]]:
+    found = rule.group([each.size for each in gradients], [each.dtype for each in gradients])
+    return [[gradients[position] for position in bucket] for bucket in found]
 
 
 def _fused(gradients: Sequence[Gradient], size: float) -> list[list[Gradient]]:

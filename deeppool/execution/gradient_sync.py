@@ -167,10 +167,6 @@ def _buckets(
 ) -> list[Bucket]:
     """Groups parameters of the same ranks into buckets of one dtype; the last layer's comes first."""
     backward = list(reversed(parameters))
-    found: list[list[int]] = []
-    for dtype in dict.fromkeys(parameter.dtype for parameter in backward):
-        places = [place for place, parameter in enumerate(backward) if parameter.dtype == dtype]
-        sizes = [backward[place].numel() * dtype.itemsize for place in places]
-        found += [[places[position] for position in bucket] for bucket in rule.group(sizes)]
-    # In the order in which they are complete.
-    return [Bucket(tuple(backward[place] for place in bucket), part, ranks) for bucket in sorted(found, key=max)]
+    sizes = [parameter.numel() * parameter.dtype.itemsize for parameter in backward]
+    found = rule.group(sizes, [parameter.dtype for parameter in backward])
+    return [Bucket(tuple(backward[place] for place in bucket), part, ranks) for bucket in found]

@@ -1,5 +1,6 @@
 """Buckets of gradients, against those that PyTorch's DDP makes."""
 
+import random
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_ddp_has_the_buckets_with_which_it_is_priced(size: int) -> None:
     made = [sum(sizes[position] for position in bucket) for bucket in ddp_buckets(size).group(sizes)]
     assert ", ".join(map(str, made)) == model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     assert len(made) > 1
+
+
+def test_gradients_of_several_types_have_the_buckets_of_pytorch() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        types = draw.choices([torch.float16, torch.float32, torch.float64], k=draw.randint(1, 40))
+        gradients = [torch.empty(draw.randint(1, 12), dtype=dtype) for dtype in types]
+        size, first = draw.randint(1, 200), draw.randint(1, 200)
+        order = [*range(len(gradients))]
+        made, _ = dist._compute_bucket_assignment_by_size(gradients, [first, size], [False] * len(order), order)
+        found = Buckets(alone=None, size=size, first=first).group([each.nbytes for each in gradients], types)
+        assert sorted(found) == sorted(made)
 
 
 @pytest.mark.parametrize("alone", [None, 13])

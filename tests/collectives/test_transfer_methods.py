@@ -53,6 +53,10 @@ def test_ddps_first_bucket_is_small() -> None:
     )
     plan = ddp_transfers(PARTS, gradients, price, 2**21)
     assert [len(each.gradients) for each in plan.transfers] == [4, 2]
+    # Each type has a first one.
+    mixed = [replace(each, dtype="float16") if number % 2 else each for number, each in enumerate(gradients)]
+    plan = ddp_transfers(PARTS, mixed, price)
+    assert [each.gradients for each in plan.transfers] == [("0", "2"), ("1", "3"), ("4",), ("5",)]
 
 
 def test_dear_gathers_in_the_order_of_the_next_forward() -> None:
