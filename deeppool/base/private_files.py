@@ -15,6 +15,13 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, closed to all others; ``mkdir`` would open those above."""
+    if not folder.is_dir():
+        make_private_folder(folder.parent)
+        folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+
+
 def check_private(path: Path, *, writable_only: bool = False) -> None:
     """Checks that a file or folder is of this user, and closed to all others.
 

@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import select
-import stat
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from deeppool.base import serialization
 from deeppool.base.cancellation import Cancellation, cancellable
-from deeppool.base.private_files import check_private
+from deeppool.base.private_files import check_private, make_private_folder
 from deeppool.errors import DocumentError, RunError
 from deeppool.units import format_seconds
 
@@ -219,7 +218,7 @@ def folder() -> Path:
     """
     made = _parent() / "deeppool"
     try:
-        made.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        make_private_folder(made)
     except OSError as error:
         raise RunError(f"cannot make {made}: {error.strerror} (set XDG_STATE_HOME to a folder of yours)") from error
     check_private(made.resolve())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from deeppool.base import serialization
+from deeppool.base.private_files import make_private_folder
 from deeppool.base.serialization import Record
 from deeppool.errors import DocumentError
 from deeppool.scheduling.placement import Role
@@ -130,7 +131,7 @@ class History:
 
     def __init__(self, folder: Path) -> None:
         """Creates the folder, private to this user, where it is missing."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.folder = folder
         self._unwritten: dict[Path, Record] = {}
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from deeppool.base import serialization
 from deeppool.base.number_checks import whole_number
-from deeppool.base.private_files import check_private, private
+from deeppool.base.private_files import check_private, make_private_folder, private
 from deeppool.device.cpu import usable_cores
 from deeppool.errors import InvalidValueError, RunError
 from deeppool.processes.end_of_processes import wait_until_ended
@@ -134,7 +134,7 @@ def token_file() -> Path:
         RunError: the file, or its folder, is another user's or open to others: whoever has the token runs code here.
     """
     path = state_folder() / "token"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     if not os.path.lexists(path):
         # Linked under its name when it is whole: of two commands at once, both read the same token.
         whole = path.with_name(f".token-{secrets.token_hex(8)}")
@@ -239,7 +239,7 @@ def _remove_all_of(folder: str) -> None:
 
 def remember(joined: Joined) -> None:
     """Stores the Ray for later commands."""
-    state_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(state_folder())
     serialization.write(joined, _file())
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deeppool.base import run_registry
 from deeppool.base.private_files import check_private, private
 from deeppool.coordinator.ray_connection import token_file
 from deeppool.errors import RunError
@@ -27,6 +28,13 @@ def test_a_private_file_is_closed_to_others_whatever_the_umask(open_umask: None,
     with open(tmp_path / "new", "w", opener=private):
         pass
     assert oct((tmp_path / "new").stat().st_mode & 0o777) == "0o600"
+
+
+def test_runs_are_registered_beside_the_state_of_a_cluster_that_was_started_first(
+    open_umask: None, monkeypatch: pytest.MonkeyPatch, token: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
+    assert run_registry.folder() in token.parents
 
 
 def test_the_token_is_made_once_and_private(open_umask: None, token: Path) -> None:
