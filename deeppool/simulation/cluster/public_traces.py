@@ -26,7 +26,7 @@ from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.request import cost_table
 from deeppool.profiling.table import Profile
-from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace
+from deeppool.simulation.cluster.workload import TraceJob, WorkloadTrace, cluster_of_jobs
 
 TraceFormat = Literal["philly", "helios", "pai"]
 MAXIMUM_BYTES = 4 * 2**30
@@ -71,7 +71,8 @@ def import_trace(
 
     Raises:
         DocumentError: the file cannot be read, or is not of the format.
-        InvalidValueError: no profile is given, an argument is out of its bounds, or no job fits.
+        InvalidValueError: no profile is given, an argument is out of its bounds, no job fits, or profiles are of
+            different devices.
     """
     if not profiles:
         raise InvalidValueError("a published trace names no models: give at least one profile for its jobs")
@@ -106,7 +107,10 @@ def import_trace(
         f"larger than {cluster.gpus} GPUs); models drawn from {', '.join(names)}, {per_gpu_batch} samples a GPU"
         f"{capped}, iterations from the recorded durations under data parallelism"
     )
-    return WorkloadTrace(Path(path).stem, method, tuple(made))
+    found = WorkloadTrace(Path(path).stem, method, tuple(made))
+    # Jobs that no simulation takes together.
+    cluster_of_jobs(found, profiles, cluster)
+    return found
 
 
 def _trace_job(

@@ -146,3 +146,10 @@ def test_no_profile_and_no_job_that_fits_are_errors(tmp_path) -> None:
         make(tmp_path, "helios", "\n".join(HELIOS.splitlines()[:2]))
     with pytest.raises(DocumentError, match="there is no such file"):
         import_trace(tmp_path / "gone", "pai", {"net": PROFILE}, CLUSTER)
+
+
+def test_profiles_of_two_devices_are_refused_as_a_simulation_of_their_jobs_would_be(tmp_path) -> None:
+    (tmp_path / "trace").write_text(HELIOS)
+    profiles = {"net": PROFILE, "other": replace(PROFILE, device_name="another GPU")}
+    with pytest.raises(InvalidValueError, match="jobs must be of one kind of GPU"):
+        import_trace(tmp_path / "trace", "helios", profiles, Cluster(16))
