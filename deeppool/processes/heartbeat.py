@@ -22,6 +22,7 @@ TORCH = f"{os.sep}torch{os.sep}"
 DISTRIBUTED = f"{TORCH}distributed{os.sep}"
 OURS = str(Path(__file__).parents[1])
 STANDARD = sysconfig.get_path("stdlib")
+FORK_SERVER = str(Path(__file__).with_name("fork_server.py"))
 
 
 class Activity(NamedTuple):
@@ -82,7 +83,8 @@ def _inspect_main_thread() -> tuple[bool, str | None]:
     """Whether the main thread is in torch.distributed, as synchronised BatchNorm is; and the user's innermost line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     communicates, at = False, None
-    while frame is not None:
+    # What called the fork server is the launching command, which does nothing in this process.
+    while frame is not None and frame.f_code.co_filename != FORK_SERVER:
         code = frame.f_code
         communicates = communicates or DISTRIBUTED in code.co_filename
         if at is None and not is_library(code.co_filename):

@@ -248,6 +248,23 @@ def test_a_process_that_is_forked_from_a_fork_of_a_command_behaves_like_a_new_on
     assert found["error"] == "one ended with exit code 3: the last words"
 
 
+@pytest.mark.slow
+def test_no_line_of_a_command_is_named_as_the_one_that_its_worker_is_in(tmp_path: Path) -> None:
+    """Of a rank that hung in torch, a line of the library that reads a command's options was named."""
+    command = tmp_path / "command.py"
+    command.write_text(f"""
+from deeppool.processes.fork_server_client import fork_server, import_and_fork
+from deeppool.processes.managed_process import ManagedProcess, receive
+import_and_fork("json", "deeppool.execution.worker")
+with ManagedProcess("deeppool.execution.worker", "one", fork_server=fork_server()) as worker:
+    print(receive(worker, {SECONDS}))
+""")
+    done = subprocess.run([sys.executable, command], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.stderr == ""
+    assert "'what': 'its start'" in done.stdout
+    assert "'at': None" in done.stdout
+
+
 BEFORE = {
     "nothing": "",
     "a thread runs": "threading.Thread(target=threading.Event().wait, daemon=True).start()",
