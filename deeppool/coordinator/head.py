@@ -26,7 +26,7 @@ from deeppool.units import format_count
 PROGRESS_SECONDS = 1.0
 """Time limit in seconds for a driver's progress report, which an import of the user's modules may delay."""
 LOOK_SECONDS = 5.0
-"""Seconds between two looks for GPUs of new nodes."""
+"""Seconds between two looks for GPUs of new nodes, and for room on the disk."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Head:
             history = History(Path(folder))
             self._past = history.read()
             self._history = history
-            self._watch = asyncio.create_task(self._watch_nodes())
+            self._watch = asyncio.create_task(self._look_again())
 
     async def submit(self, role: Role, model: str, gpu_count: int, steps: int | None, work: Work) -> int:
         """Adds a job to the queue; returns its number."""
@@ -187,11 +187,13 @@ class Head:
             job.attempt = asyncio.create_task(self._train(job))
             job.ending = asyncio.create_task(self._run(job, job.attempt))
 
-    async def _watch_nodes(self) -> None:
-        """Starts jobs that wait when the cluster gets GPUs."""
+    async def _look_again(self) -> None:
+        """Starts jobs that wait when the cluster gets GPUs, and writes records that no disk had room for."""
+        assert self._history is not None
         known = set(self._gpus.living())
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self._history.write_rest()
             living = self._gpus.living().keys()
             running = [job.record for job in self._jobs.values() if job.record.state == "running"]
             # A job that lost GPUs gets others before jobs that wait.

@@ -141,17 +141,20 @@ def test_a_trained_job_is_done_on_a_full_disk_and_its_records_are_written_when_t
     monkeypatch.setattr(coordinator, "_ray", SimpleNamespace(**vars(coordinator._ray) | vars(ray)))
     monkeypatch.setattr(head, "on_node", lambda node: None)
     monkeypatch.setattr(coordinator._gpus, "slots", lambda gpus: asyncio.sleep(0, []))
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0)
 
-    def replace_with_room(source: str, target: str) -> None:
+    def without_room(source: str, target: str) -> None:
         raise OSError(28, "No space left on device")
 
     async def trained() -> tuple[JobRecord, ClusterStatus]:
         await coordinator.open(str(tmp_path))
         number = await coordinator.submit("foreground", "vgg16", 1, 5, cast(Any, None))
-        monkeypatch.setattr(os, "replace", replace_with_room)
+        monkeypatch.setattr(os, "replace", without_room)
         record = await coordinator.wait(number)
         full = await coordinator.status()
         monkeypatch.setattr(os, "replace", plain)
+        while not Path(record.result).exists():
+            await asyncio.sleep(0)
         assert (await coordinator.status()).trouble is None
         return record, full
 
