@@ -9,6 +9,7 @@ private_files  files that only this user may read
 timeline       Span, Timeline
 sharing        Sharing: how a background job shares a device with the foreground
 cancellation   cancelling work from another thread
+user_code      which lines of a traceback are the user's
 interruption   an interrupted call is one line in a notebook
 live_sample    one sample of a live run
 run_control    changing the bound of a run while it runs

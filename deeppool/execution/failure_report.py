@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeppool.base.user_code import user_frame
 from deeppool.device.cuda import gpu_memory
 from deeppool.errors import DeeppoolError
-from deeppool.processes.heartbeat import is_library
 from deeppool.processes.managed_process import CommandChannel
 from deeppool.units import format_bytes
 
@@ -165,6 +165,5 @@ def _last_line(error: BaseException) -> str:
 
 def _last_user_line(error: BaseException) -> str:
     """Returns the last line of user code in the traceback."""
-    steps = traceback.extract_tb(error.__traceback__)
-    found = [step for step in steps if not is_library(step.filename)]
-    return f", at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}" if found else ""
+    frame = user_frame(error)
+    return "" if frame is None else f", at {frame.filename}:{frame.lineno} in {frame.name}"

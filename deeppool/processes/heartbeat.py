@@ -6,22 +6,18 @@ the rank that hangs from those that wait for it. A process that was stopped send
 
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from deeppool.base.user_code import is_library, torch_folder
 from deeppool.processes.managed_process import CommandChannel
 
 PERIOD = 1.0
 """Seconds between two heartbeats."""
 
-TORCH = f"{os.sep}torch{os.sep}"
-DISTRIBUTED = f"{TORCH}distributed{os.sep}"
-OURS = str(Path(__file__).parents[1])
-STANDARD = sysconfig.get_path("stdlib")
 FORK_SERVER = str(Path(__file__).with_name("fork_server.py"))
 
 
@@ -73,20 +69,15 @@ class Heartbeat:
             )
 
 
-def is_library(path: str) -> bool:
-    """Whether a source file belongs to Python, torch or this package, and not to the user."""
-    standard = path.startswith(STANDARD) and "site-packages" not in path
-    return standard or TORCH in path or path.startswith((OURS, "<frozen", "<eval_with_key", "<string"))
-
-
 def _inspect_main_thread() -> tuple[bool, str | None]:
     """Whether the main thread is in torch.distributed, as synchronised BatchNorm is; and the user's innermost line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     communicates, at = False, None
+    distributed = f"{torch_folder()}distributed{os.sep}"
     # What called the fork server is the launching command, which does nothing in this process.
     while frame is not None and frame.f_code.co_filename != FORK_SERVER:
         code = frame.f_code
-        communicates = communicates or DISTRIBUTED in code.co_filename
+        communicates = communicates or code.co_filename.startswith(distributed)
         if at is None and not is_library(code.co_filename):
             at = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back

@@ -21,6 +21,7 @@ from torch import fx, nn
 from deeppool.base.arguments import typed
 from deeppool.base.interruption import interruptible
 from deeppool.base.number_checks import seed_number
+from deeppool.base.user_code import user_frame
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.appended_loss import Loss, append_loss
 from deeppool.graph.capture.batch_paths import check_paths
@@ -399,8 +400,6 @@ def _tracking(module: nn.Module, path: list[str]) -> Iterator[None]:
 
 
 def _user_line(error: BaseException) -> str:
-    """Returns ``file:line`` of the innermost frame outside torch."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.filename != __file__
-    ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
+    """Returns ``file:line`` of the innermost frame of user code."""
+    frame = user_frame(error)
+    return "an unknown line" if frame is None else f"{frame.filename}:{frame.lineno}"
