@@ -66,13 +66,11 @@ def sm_share(device: Device, share: float) -> SmShare:
     if device.kind != "cuda":
         return _all_of(device, f"device {device.kind} has no multiprocessors")
     import torch
-    from torch.cuda.green_contexts import SUPPORTED, GreenContext
+    from torch.cuda.green_contexts import GreenContext
 
     from deeppool.device.cuda import CudaDevice, CudaStream
 
     assert isinstance(device, CudaDevice)
-    if not SUPPORTED:
-        return _all_of(device, f"this torch ({torch.__version__}) is built without green contexts")
     index = torch.cuda.current_device()
     count = max(1, round(share * torch.cuda.get_device_properties(index).multi_processor_count))
     try:
@@ -82,7 +80,7 @@ def sm_share(device: Device, share: float) -> SmShare:
         _CONTEXTS.append(context)
         handle = context.Stream()
         _check_events(handle)
-    except RuntimeError as error:  # an old driver, or one that refuses: under MIG, for example
+    except RuntimeError as error:  # torch is built without them, the driver is old, or refuses: under MIG, for example
         return _all_of(device, str(error).splitlines()[0])
     return SmShare(CudaStream(device, "low", handle), count, granted_multiprocessors(handle.cuda_stream), None)
 

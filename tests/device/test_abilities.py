@@ -91,7 +91,6 @@ def green(monkeypatch: pytest.MonkeyPatch) -> Any:
         asked.append(num_sms)
         return SimpleNamespace(Stream=lambda: own)
 
-    monkeypatch.setattr(green_contexts, "SUPPORTED", True)
     monkeypatch.setattr(green_contexts, "GreenContext", SimpleNamespace(create=create))
     properties = SimpleNamespace(multi_processor_count=MULTIPROCESSORS)
     for name, found in {

@@ -31,7 +31,7 @@ def lost_backwards() -> Iterator[list[str]]:
         # torch makes one for each custom operator, which export keeps.
         if not function.__name__.startswith("GeneratedBackwardFor_"):
             names.append(f"{function.__name__}, a torch.autograd.Function whose backward")
-        return original.__func__(function, *args, **kwargs)
+        return original.__get__(None, function)(*args, **kwargs)
 
     def register_hook(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Any:
         names.append("Tensor.register_hook, whose hook")
