@@ -56,14 +56,15 @@ class WakeDelay:
     p50: float
     p99: float
     per_iteration: float
-    """Mean sum of an iteration's delays, over all threads of a rank."""
+    """Mean sum of an iteration's delays over all threads of a rank, which wait side by side: it may exceed the
+    iteration."""
     count: int
     """Iterations of a rank in which a thread got a core at least once more; the quantiles are over them."""
 
     def __str__(self) -> str:
         return (
             f"p50 {format_seconds(self.p50)}, p99 {format_seconds(self.p99)}, "
-            f"{format_seconds(self.per_iteration)} an iteration"
+            f"{format_seconds(self.per_iteration)} an iteration, added over a rank's threads"
         )
 
 

@@ -91,4 +91,4 @@ def test_delays_are_summarised_by_iteration() -> None:
     delays = [(0.010, 10), (0.002, 1), (0.0, 0), (0.016, 4)]
     found = summarise_delays(delays)
     assert found == WakeDelay(pytest.approx(0.002), pytest.approx(0.004 - 0.02 * 0.002), pytest.approx(0.028 / 3), 3)
-    assert str(found) == "p50 2 ms, p99 3.96 ms, 9.33 ms an iteration"
+    assert str(found) == "p50 2 ms, p99 3.96 ms, 9.33 ms an iteration, added over a rank's threads"
