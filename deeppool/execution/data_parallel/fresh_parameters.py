@@ -1,10 +1,12 @@
 """Parameters of modules that something completes before code reads them, such as an update that is under way.
 
 A module finds ``self.weight`` in its dictionary of parameters. One that calls back before it returns a value sees each
-of these reads, also by other modules. Lists of all parameters, such as ``model.parameters()``, do not read values.
+of these reads, also by other modules, and by a copy of the model. Lists of all parameters, such as
+``model.parameters()``, do not read values: ``model.zero_grad()`` goes through one after every step.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import nn
 
@@ -24,6 +26,10 @@ class FreshParameters(dict[str, nn.Parameter | None]):
         if parameter is not None:
             self._complete(parameter)
         return parameter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of the module trains by itself, from the values that are read here.
+        return dict, ({name: self[name] for name in self},)
 
 
 def read_fresh(modules: Iterable[nn.Module], complete: Complete) -> None:

@@ -106,6 +106,12 @@ class IterationTimes:
         for hook in (*self._before, *self._hooks):
             hook.remove()
 
+    def __deepcopy__(self, memo: object) -> "IterationTimes":
+        # Hooks of a copy of the model call it: what that computes is none of the training's.
+        other = object.__new__(IterationTimes)
+        other._clock, other.last = self._clock, Moments(None)
+        return other
+
     def _begin_forward(self, model: nn.Module, inputs: object) -> None:
         if torch.is_grad_enabled():
             self.last = Moments(self._clock.now())

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from deeppool.collectives.perform.schedule_group import ScheduleGroup
 from deeppool.device.cpu import CpuDevice
@@ -222,6 +223,24 @@ def test_a_parameter_that_is_read_before_its_update_is_an_error_and_none_after_a
             ):
                 planned(torch.ones(2)).square().sum().backward()
     equal(planned.state_dict(), plain.state_dict())
+
+
+def test_a_copy_of_the_model_has_the_last_update_and_trains_by_itself(group: ScheduleGroup) -> None:
+    planned = Reading(calls=True)
+    plain = copy.deepcopy(planned)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, planned)]
+    with ScheduledTraining(planned, optimizers[1], PREDICTED, CLUSTER, group) as training:
+        for _ in range(5):
+            for model in (plain, planned):
+                model(torch.ones(2)).square().sum().backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            training.step()
+            under_way = training._run is not None and bool(training._run._pending)
+            copied = AveragedModel(planned).module
+            assert {type(module._parameters) for module in copied.modules()} == {dict}
+            equal(copied.state_dict(), plain.state_dict())
+        assert under_way
 
 
 def test_parameters_are_changed_after_their_update_or_not_at_all(group: ScheduleGroup) -> None:
