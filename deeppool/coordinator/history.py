@@ -66,7 +66,8 @@ class JobRecord:
         return self.state in ("done", "failed", "cancelled")
 
     def __str__(self) -> str:
-        gpus = f"GPUs {','.join(map(str, self.gpus))}" if self.gpus else format_count(self.gpu_count, "GPU")
+        held = f"GPU{'s' * (len(self.gpus) > 1)} {','.join(map(str, self.gpus))}"
+        gpus = held if self.gpus else format_count(self.gpu_count, "GPU")
         if 0 < len(self.gpus) < self.gpu_count:
             gpus += f" of {self.gpu_count} planned"
         return f"job {self.job} ({self.role}, {self.model}, {gpus}): {', '.join(self._how())}"
@@ -78,7 +79,7 @@ class JobRecord:
             yield self.error
             return
         if done.update:
-            yield f"{done.update} updates" if self.steps is None else f"update {done.update} of {self.steps}"
+            yield format_count(done.update, "update") if self.steps is None else f"update {done.update} of {self.steps}"
         if done.loss is not None:
             yield f"loss {done.loss:.4f}"
         if done.seconds_per_update is not None:
@@ -115,7 +116,7 @@ class ClusterStatus:
         return next(job for job in self.jobs if job.job == number)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.gpus)} GPUs ({self.device}) of the Ray at {self.address}"]
+        lines = [f"{format_count(len(self.gpus), 'GPU')} ({self.device}) of the Ray at {self.address}"]
         for use in self.gpus:
             held = [f"{role} job {job}" for role in ("foreground", "background") if (job := getattr(use, role))]
             lines.append(f"GPU {use.gpu} of {use.machine}: {', '.join(held) or 'free'}")

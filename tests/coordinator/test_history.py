@@ -69,6 +69,10 @@ def test_a_damaged_history_is_named(tmp_path: Path) -> None:
             replace(RUNNING, steps=None, progress=JobProgress(7)),
             "@: starting, 7 updates",
         ),
+        (
+            replace(RUNNING, steps=None, gpus=(2,), gpu_count=1, progress=JobProgress(1)),
+            "job 3 (foreground, vgg16, GPU 2): starting, 1 update",
+        ),
     ],
 )
 def test_a_job_is_told_in_a_line(record: JobRecord, text: str) -> None:

@@ -57,7 +57,7 @@ class StrategyResult:
     def __str__(self) -> str:
         time = "-" if self.completion_time is None else format_seconds(self.completion_time)
         speedup = "-" if self.speedup is None else f"{self.speedup:.2f}x"
-        unfinished = f", {self.unfinished} jobs did not finish" if self.unfinished else ""
+        unfinished = f", {format_count(self.unfinished, 'job')} did not finish" if self.unfinished else ""
         return (
             f"{self.label}: foregrounds complete in {time} ({speedup} one GPU), makespan "
             f"{format_seconds(self.makespan)}, {format_rate(self.throughput, 4)} samples/s = "

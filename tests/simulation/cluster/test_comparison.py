@@ -140,6 +140,7 @@ def test_jobs_that_never_have_enough_gpus_are_counted_and_partitions_of_no_use_l
     found = compare_strategies(trace, CLUSTER, sources=SOURCES)
     assert [result.unfinished for result in found.results] == [0, 2, 2, 2, 0, 0]
     assert str(found).count("2 jobs did not finish") == 3
+    assert str(replace(found.results[1], unfinished=1)).endswith(", 1 job did not finish")
     found = compare_strategies(WorkloadTrace("t", "by hand", (narrow,)), CLUSTER, sources=SOURCES)
     assert [result.foreground_gpus for result in found.results] == [None, 1, 2, None, None]
 
