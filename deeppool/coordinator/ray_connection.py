@@ -312,11 +312,15 @@ def leave(joined: Joined) -> None:
         # It, or one of its processes, may end by itself.
         with suppress(psutil.NoSuchProcess):
             host = psutil.Process(joined.pid)
-            family = [host, *host.children(recursive=True)]
+            family, words = [host, *host.children(recursive=True)], host.cmdline()
             host.terminate()
-            for process in wait_until_ended(family, STOP_SECONDS):
+            left = wait_until_ended(family, STOP_SECONDS)
+            for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
+            if left and HOST in words:
+                # What would have removed its folder was killed, too.
+                _remove_all_of(words[-1])
     _file().unlink(missing_ok=True)
 
 

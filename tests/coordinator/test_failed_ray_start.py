@@ -91,3 +91,27 @@ def test_a_ray_has_ended_also_where_nobody_waits_for_its_process(
         finally:
             parent.kill()
     assert status == psutil.STATUS_ZOMBIE
+
+
+STAYS = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.processes
+def test_a_ray_that_is_killed_because_it_does_not_end_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    monkeypatch.setattr(ray_connection, "state_folder", lambda: tmp_path)
+    monkeypatch.setattr(ray_connection, "STOP_SECONDS", 0.0)
+    words = [sys.executable, "-c", STAYS, ray_connection.HOST, "1", str(folder)]
+    # Without the process that removes the folder, which is killed with it.
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as host:
+        host.stdout.readline()
+        ray_connection.leave(Joined("127.0.0.1:6379", host.pid))
+    assert not folder.exists()
