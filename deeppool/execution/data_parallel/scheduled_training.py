@@ -171,7 +171,10 @@ class ScheduledTraining:
 
     @property
     def timeline(self) -> Timeline | None:
-        """Measured last complete iteration of this rank: a backward, its transfers and the next forward."""
+        """Measured last complete iteration of this rank: a backward, its transfers and the next forward.
+
+        None before there is one by the plan; one whose gradients are clipped does not count, as it hides no transfer.
+        """
         if self.transfers is None or self._shown is None:
             return None
         return measured_timeline(self.transfers, self._times, self._parts, self._owned, *self._shown)
