@@ -75,7 +75,11 @@ class WaveletModelParallel:
         """
         check_precision(precision)
         place, global_batch = _torch_device(place), whole_number("global_batch", global_batch)
-        captured = place_model(job.capture(), place)
+        captured = job.capture()
+        if not isinstance(job.model, str):
+            # Its weights come and go, and those of the caller's own model stay.
+            captured = captured.copy()
+        captured = place_model(captured, place)
         device = device_of(place)
         communicator, self._global_batch = ProcessGroup(device), global_batch
         parts = parts or partitions(captured.graph, communicator.ranks)

@@ -157,3 +157,18 @@ def train(rank: int, ranks: int, cases: list[tuple[str, int]], folder: str) -> N
                 Path(folder, f"{name}-{waves}-{rank}.pt"),
             )
     dist.destroy_process_group()
+
+
+def train_twice(rank: int, ranks: int, folder: str) -> None:
+    """Trains the model of one job twice, and saves what both gave, and what became of the model."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank, world_size=ranks)
+    model, own = make_model(), rule("momentum")
+    job = dp.TrainingJob(model=model, input_shape=(WIDTH,), dataset=list, optimizer=own.optimizer)
+    for run in range(2):
+        with WaveletModelParallel(job, global_batch=BATCH) as training:
+            for number in range(UPDATES):
+                training.step(lambda samples, n=number: batch_of(n, samples))
+            torch.save(training.state_dict(), Path(folder, f"{run}-{rank}.pt"))
+    torch.save(model.state_dict(), Path(folder, f"own-{rank}.pt"))
+    dist.destroy_process_group()

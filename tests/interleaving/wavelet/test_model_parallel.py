@@ -21,6 +21,7 @@ from tests.interleaving.wavelet.rotating_rank import (
     prepare,
     rule,
     train,
+    train_twice,
 )
 from tests.ranks import run_ranks
 
@@ -63,6 +64,20 @@ def test_updates_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
         if waves == ranks:
             assert all(set(each["weights"]) == set(model.state_dict()) for each in found)
         check_rotation(found, waves)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_model_of_a_job_stays_as_it_was(tmp_path: Path) -> None:
+    """Its weights were those that come and go: to read them ended the process by a segmentation fault."""
+    run_ranks(train_twice, (2, str(tmp_path)), 2, prepare)
+    trained, _ = one_process("momentum")
+    for names, expected in ((("0", "1"), trained), (("own",), make_model())):
+        for name in names:
+            for rank in range(2):
+                found = torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True)
+                for key, value in expected.state_dict().items():
+                    assert torch.allclose(found[key], value, rtol=1e-4, atol=1e-6), (name, key)
 
 
 @pytest.mark.slow
