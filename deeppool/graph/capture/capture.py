@@ -249,9 +249,13 @@ def _export_model(
                 "(use x.shape[0], not a number, in view and reshape, and no loop over the samples)"
             ) from error
         if unknown := re.search(r"Found <class '([^']+)'> in output, which is not a known type", str(error)):
+            instead = (
+                "return a tuple or a dict, or call torch.export.register_dataclass on the class where it is defined"
+            )
+            if unknown[1].startswith("transformers.cache_utils."):
+                instead = "a cache is of no use in training: config.use_cache = False of the model leaves it out"
             raise CaptureError(
-                f"{name} returns a {unknown[1]}, whose tensors torch.export does not find (return a tuple or a dict, "
-                "or call torch.export.register_dataclass on the class where it is defined)"
+                f"{name} returns a {unknown[1]}, whose tensors torch.export does not find ({instead})"
             ) from error
         hint = "is it the shape of one sample, without the batch? if so, torch.export cannot export this model"
         if any(each.startswith(GRADIENTS) for each in lost):

@@ -279,6 +279,19 @@ def test_indices_without_their_type_are_asked_for():
         capture(nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(40, 3)), (5,))
 
 
+@pytest.mark.slow
+def test_a_language_model_that_returns_its_cache_is_refused_with_how_to_leave_it_out():
+    """The error proposed to register a class of the library."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config)
+    inputs = {"input_ids": (4,)}
+    with pytest.raises(CaptureError, match=r"returns a \S+Cache, .* \(.* config\.use_cache = False .*\)$"):
+        capture(model, inputs, input_dtype=torch.int64)
+    config.use_cache = False
+    assert capture(model, inputs, input_dtype=torch.int64).graph.layers
+
+
 def test_models_of_transformers_without_the_library_raise_with_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(CaptureError, match=r"bert is a model of transformers, which is not installed \(pip install"):
