@@ -51,6 +51,11 @@ def paper(*, dark: bool = False) -> str:
     return _PAPER[dark]
 
 
+def halo(*, dark: bool = False) -> str:
+    """Returns the shadow of a text in the page's colour, with which it can be read on lines and marks."""
+    return ", ".join([f"0 0 3px {_PAPER[dark]}"] * 4)
+
+
 def ink(*, dark: bool = False) -> str:
     """Returns the colour of text."""
     return _INK[dark]

@@ -90,7 +90,7 @@ def partition_marks(shared: SharedCluster, *, dark: bool = False) -> Iterator[go
             marker={"symbol": symbol, "size": 9, "color": theme.neutral(dark=dark), "line": {"width": 1.5}},
             text=labels if place else None,
             textposition=place,
-            textfont={"size": 11},
+            textfont={"size": 11, "shadow": theme.halo(dark=dark)},
             cliponaxis=False,
             x=[point.speedup for point in points],
             y=[point.throughput for point in points],
@@ -126,6 +126,7 @@ def _draw_background_alone(figure: go.Figure, shared: SharedCluster, dark: bool)
     alone = shared.background_alone_throughput
     figure.add_hline(
         y=alone,
+        layer="below",
         line={"dash": "dash", "width": 1.5, "color": theme.neutral(dark=dark)},
         annotation={"text": "background alone on all GPUs", "font": {"color": theme.neutral(dark=dark)}},
         annotation_position="top right",

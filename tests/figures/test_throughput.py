@@ -8,6 +8,7 @@ import pytest
 from deeppool import figures
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
 from deeppool.figures.frontier import THIS_PLAN
 from deeppool.figures.throughput import throughput_mark
 from deeppool.planning.planner import plan
@@ -59,6 +60,15 @@ def test_a_plan_that_is_the_only_efficient_one_is_seen_around_the_mark_of_its_pa
 def test_partitions_are_labelled_with_their_gpus():
     shown = traces(figures.throughput(shared_cluster()))
     assert list(shown["static partition, data parallel"].text) == ["1 + 3", "2 + 2", "4 + 0"]
+
+
+def test_the_labels_of_partitions_are_drawn_last_and_can_be_read_on_lines_and_marks():
+    for dark in (False, True):
+        figure = figures.throughput(shared_cluster(), dark=dark)
+        assert [trace.name for trace in figure.data if trace.text is not None] == [figure.data[-1].name]
+        assert set(figure.data[-1].textfont.shadow.split(", ")) == {f"0 0 3px {theme.paper(dark=dark)}"}
+        (background_alone,) = figure.layout.shapes
+        assert background_alone.layer == "below"
 
 
 def test_both_axes_have_a_unit_start_at_zero_and_hold_everything():

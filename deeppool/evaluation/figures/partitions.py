@@ -29,7 +29,8 @@ def partitions(*shared: SharedCluster) -> go.Figure:
     for column, one in enumerate(shared, 1):
         points = (*one.points, *one.data_parallel_partitions, *one.burst_parallel_partitions)
         right = 1.05 * max(point.speedup for point in points)
-        for trace in (collocated_curve(one), *partition_marks(one), _background_alone(one, right)):
+        # The last ones have the labels, over which nothing is drawn.
+        for trace in (collocated_curve(one), _background_alone(one, right), *partition_marks(one)):
             # One entry of the legend for all panels.
             trace.update(legendgroup=trace.name, showlegend=column == 1)
             figure.add_trace(trace, row=1, col=column)

@@ -23,6 +23,8 @@ def test_each_foreground_has_a_panel_and_all_have_one_legend():
             point.throughput for point in shared.data_parallel_partitions
         ]
         assert set(shown["background alone on all GPUs"].y) == {shared.background_alone_throughput}
+        # Nothing is drawn over the labels.
+        assert [trace.text is not None for trace in figure.data if trace.xaxis == axis] == [False] * 3 + [True]
     assert [note.text for note in figure.layout.annotations] == ["drawn, batch 16", "drawn, batch 32"]
 
 
