@@ -127,7 +127,7 @@ def _data_parallel(found: Frontier, unit: TimeUnit, dark: bool) -> dict[str, obj
         "y": [unit.of(one.seconds) for one in uniform],
         "text": [f"{one.gpus:,}" for one in uniform],
         "textposition": "middle right",
-        "textfont": {"size": 10},
+        "textfont": {"size": 10, "shadow": theme.halo(dark=dark)},
         "customdata": [one.gpu_seconds / found.single_gpu_iteration_time for one in uniform],
         "hovertemplate": _hover(" on %{text} GPUs", unit),
         "cliponaxis": False,

@@ -8,6 +8,7 @@ import pytest
 from deeppool import figures
 from deeppool.cluster.cluster import Cluster, Link
 from deeppool.errors import InvalidValueError
+from deeppool.figures import theme
 from deeppool.figures.frontier import THIS_PLAN, frontier_mark
 from deeppool.planning.planner import frontier, plan
 from tests.strategies import make_graph, profile_from_times
@@ -31,6 +32,8 @@ def test_the_line_and_the_squares_are_the_records_own_numbers():
     assert list(shown["data parallel"].y) == pytest.approx([16.0, 12.0, 10.0])
     assert list(shown["data parallel"].x) == pytest.approx([16.0, 24.0, 40.0])
     assert list(shown["data parallel"].text) == ["1", "2", "4"]
+    # The line begins at one GPU, under its label.
+    assert shown["data parallel"].textfont.shadow == theme.halo()
     assert len(shown) == 2
 
 
