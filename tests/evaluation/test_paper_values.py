@@ -12,6 +12,7 @@ from deeppool.evaluation import Findings, figures
 from deeppool.evaluation.experiments.search_times import SEARCHES, SearchTime
 from deeppool.evaluation.figures import printed
 from deeppool.evaluation.paper_values import PAPERS, PaperValue, paper_values
+from deeppool.figures import theme
 from tests.evaluation.test_evaluation_notebooks import COMPANIONS, IN_THE_PAPER, name_of
 from tests.notebooks.execute import EVALUATIONS, ROOT, code_cells
 
@@ -125,6 +126,8 @@ def test_a_figure_shows_both_ends_of_what_the_paper_prints() -> None:
 
     figure = printed(go.Figure(), "wavelet", "model parallelism, 8 ranks", scale=1 / 8)
     assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([4.7 / 8, 6.7 / 8])
+    # A curve may cross the words.
+    assert all(note.font.shadow == theme.halo() for note in figure.layout.annotations)
     assert not printed(go.Figure(), "fig2", "samples per GPU on 4").layout.shapes
 
 

@@ -26,7 +26,7 @@ def printed(figure: go.Figure, evaluation: str, number: str, *, scale: float = 1
             line={"dash": "dash", "width": 1.5, "color": theme.neutral()},
             annotation={
                 "text": escape(f"paper: {number}, {value.value}"),  # type: ignore[union-attr]
-                "font": {"size": 11, "color": theme.neutral()},
+                "font": {"size": 11, "color": theme.neutral(), "shadow": theme.halo()},
             },
             annotation_position="top left",
         )

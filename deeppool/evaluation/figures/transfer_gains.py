@@ -57,8 +57,9 @@ def transfer_gains(compared: Sequence[TransferComparison]) -> go.Figure:
     places = {f"{name}: {SERVERS} / Caramel": ratio for name, ratio in zip(names, ratios, strict=True)}
     figure.add_traces(printed_marks("caramel", places))
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral()})
-    figure.update_xaxes(title_text="communication / computing", type="log")
-    figure.update_yaxes(title_text="iteration / Caramel's", type="log", dtick="D2")
+    drawn = [gain for trace in figure.data for gain in trace.y]
+    figure.update_xaxes(title_text="communication / computing (log)", type="log", **theme.log_ticks(ratios))
+    figure.update_yaxes(title_text="iteration / Caramel's (log)", type="log", **theme.log_ticks(drawn))
     first = compared[0]
     return theme.apply_theme(
         figure,

@@ -74,7 +74,9 @@ def wave_efficiency(curves: Mapping[str, Sequence[tuple[float, float]]], where: 
                 hovertemplate="computing / transfers %{x:,.2~r}: %{y:.2f}<extra></extra>",
             )
         )
-    figure.update_xaxes(title_text="computing of a batch / transfers of a step", type="log")
+    ratios = [ratio for pairs in curves.values() for ratio, _ in pairs]
+    title = "computing of a batch / transfers of a step (log)"
+    figure.update_xaxes(title_text=title, type="log", **theme.log_ticks(ratios))
     figure.update_yaxes(title_text="speed-up / N", range=[0, 1.05])
     return theme.apply_theme(
         figure,

@@ -5,6 +5,7 @@ import pytest
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation import figures
 from deeppool.evaluation.experiments.transfer_study import NETWORKS, study_table, transfer_study
+from deeppool.figures import theme
 from deeppool.graph.models.libraries import torchvision_names
 from deeppool.units import format_seconds
 
@@ -53,5 +54,12 @@ def test_the_figure_has_a_mark_per_network_and_method(compared) -> None:
         assert list(trace.y) == [one.speedup(trace.name) for one in compared]
         assert list(trace.text) == ["alexnet, 25 Gbit/s", "alexnet, 100 Gbit/s"]
     assert figure.layout.title.subtitle.text.startswith("<b>predicted</b> from estimated layer times")
+    drawn = [gain for trace in figure.data for gain in trace.y]
+    for axis, values in ((figure.layout.xaxis, [*figure.data[0].x]), (figure.layout.yaxis, drawn)):
+        assert axis.type == "log" and axis.title.text.endswith("(log)")
+        assert (axis.dtick, axis.tickformat) == (
+            theme.log_ticks(values).get("dtick"),
+            theme.log_ticks(values).get("tickformat"),
+        )
     with pytest.raises(InvalidValueError, match="transfer_gains got nothing to draw"):
         figures.transfer_gains([])

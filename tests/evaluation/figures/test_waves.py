@@ -20,6 +20,13 @@ def test_efficiency_is_drawn_by_ratio() -> None:
     assert (curve.name, list(curve.x), list(curve.y)) == ("4 ranks", [0.5, 2.0], [0.3, 0.8])
 
 
+def test_an_axis_of_ratios_says_that_it_is_logarithmic_and_writes_20_as_20() -> None:
+    """Between powers of ten plotly writes the first digit only unless there is a format."""
+    axis = figures.wave_efficiency({"4 ranks": [(0.5, 0.3), (20.0, 0.9)]}, "predicted").layout.xaxis
+    assert axis.type == "log" and axis.title.text.endswith("(log)")
+    assert (axis.dtick, axis.tickformat) == ("D2", ",.4~r")
+
+
 def test_nothing_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="tick_tock cannot draw nothing"):
         figures.tick_tock([], "emulated")
