@@ -48,6 +48,7 @@ class CollocationSettings(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets 
             max=max(LOOSEST, percent),
             step=STEP,
             description="Bound (% slower)",
+            tooltip="how much slower the foreground may be",
             readout_format=".1f",
             **FIELD,
         )

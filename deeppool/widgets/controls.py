@@ -27,6 +27,7 @@ def steps(
     """
     return ipywidgets.SelectionSlider(
         description=label,
+        tooltip=label,
         options=[(text(each), each) for each in sorted({*values, value})],
         value=value,
         continuous_update=True,

@@ -26,7 +26,10 @@ class LayerFigure(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no t
     def __init__(self, plan: Plan) -> None:
         """Draws a plan's layers as bars."""
         self.view = ipywidgets.ToggleButtons(
-            description="layers as", options=VIEWS, style={**LABEL, "button_width": "auto"}
+            description="layers as",
+            tooltip="how the layers are drawn",
+            options=VIEWS,
+            style={**LABEL, "button_width": "auto"},
         )
         self.path = ipywidgets.HBox(layout={"flex_flow": "row wrap"})
         """Buttons of the modules that lead to the displayed part; empty while all layers are displayed."""

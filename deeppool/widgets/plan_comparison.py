@@ -44,7 +44,10 @@ class PlanComparison(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has n
         """Draws the comparison of a plan, if it is computed soon."""
         self._plans, self._query, self._plan, self._dark = plans, query, plan, False
         self.view = ipywidgets.ToggleButtons(
-            description="compared with", options=VIEWS, style={**LABEL, "button_width": "auto"}
+            description="compared with",
+            tooltip="what the plan is compared with",
+            options=VIEWS,
+            style={**LABEL, "button_width": "auto"},
         )
         self.status = ipywidgets.HTML()
         self.task, self._drawing = LatestTask(), threading.RLock()

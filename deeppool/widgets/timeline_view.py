@@ -63,7 +63,11 @@ class TimelineView(Panel):
         self.axis = choice("time axis", {"one for all": False, "percent of each iteration": True}, False)
         """Iterations of unlike lengths are compared in percent."""
         self.window = ipywidgets.FloatRangeSlider(
-            continuous_update=True, readout_format=".4", style=LABEL, layout=ipywidgets.Layout(width="auto")
+            tooltip="part of the iteration that is shown",
+            continuous_update=True,
+            readout_format=".4",
+            style=LABEL,
+            layout=ipywidgets.Layout(width="auto"),
         )
         self.buttons = {
             name: ipywidgets.Button(description=name, tooltip=tip, layout=_NARROW) for name, tip in _BUTTONS.items()

@@ -58,3 +58,12 @@ def _is_class_name(part: ast.stmt, node: ast.AST) -> bool:
     # A type without a value is for the type checker.
     given = isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None
     return given and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_label_of_a_slider_or_of_buttons_has_a_tooltip(module: ModuleType) -> None:
+    """Without one ipywidgets' page shows "null" where the mouse is on the label."""
+    kinds = {"ToggleButtons", *(name for name in dir(ipywidgets) if name.endswith("Slider"))}
+    for call in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in kinds:
+            assert "tooltip" in {keyword.arg for keyword in call.keywords}, f"line {call.lineno}"
