@@ -151,15 +151,17 @@ def collocation_of(
     rivals = [Rival()] if rival is None else [Rival(), rival]
     if left > 0 and run.stages and run.emulated_rank is None:
         rivals.append(Rival("the plan with the second job on the ranks that it never uses", speed + left, error))
-    best = max(rivals, key=lambda each: each.total)
-    margins = (best.half_width, error, front.slowdown_margin, background.harvest_margin)
-    total, low, high = share + background.harvest, None, None
-    verdict, words = shown(None, None)
+    margins = (error, front.slowdown_margin, background.harvest_margin)
+    total, half_width = share + background.harvest, None
     if all(margin is not None for margin in margins):
-        apart, own, slowed, harvested = (margin or 0.0 for margin in margins)
+        own, slowed, harvested = (margin or 0.0 for margin in margins)
         half_width = math.hypot(share * own / speed, share * slowed / (1 + front.slowdown), harvested)
-        low, high, both = total - half_width, total + half_width, math.hypot(half_width, apart)
-        verdict, words = shown((total - both) / best.total, (total + both) / best.total)
+    judged = [(each, *_beside(total, half_width, each)) for each in rivals]
+    # A loss to one is a loss, also where another one, whose prediction is too uncertain to tell, may be better still.
+    best, verdict, words = max(judged, key=lambda each: (each[1] == "no", each[0].total))
+    low, high = None, None
+    if half_width is not None and best.half_width is not None:
+        low, high = total - half_width, total + half_width
     why = (
         f"{format_with_interval(total, low, high)} jobs' worth of training, beside {best.total:.2f} by {best.name}"
         f"{words}: the foreground at {share:.2f} of {over} (mean {format_seconds(front.iteration_time.mean)} an "
@@ -167,3 +169,11 @@ def collocation_of(
         f"alone at its batch of {background.batch}"
     )
     return CollocationGain(total, low, high, verdict, why)
+
+
+def _beside(total: float, half_width: float | None, rival: Rival) -> tuple[Verdict, str]:
+    """Judges a sum of throughputs, with half of its 95 % interval, beside one rival."""
+    if half_width is None or rival.half_width is None:
+        return shown(None, None)
+    both = math.hypot(half_width, rival.half_width)
+    return shown((total - both) / rival.total, (total + both) / rival.total)

@@ -8,6 +8,7 @@ import pytest
 import deeppool as dp
 from deeppool.advice.card import findings_of, text_with_card
 from deeppool.advice.record import Finding
+from deeppool.advice.verdict import Rival, collocation_of
 from deeppool.planning.evaluate.baselines import DataParallelTime
 from deeppool.planning.plan import Plan
 from deeppool.records.compute_times import ComputeTimes
@@ -105,6 +106,15 @@ def test_collocation_has_to_beat_ddp_in_turn_and_the_second_job_on_gpus_of_its_o
     assert (found.verdict, found.gain) == ("no", pytest.approx(0.9))
     assert "the foreground at 0.50 of DDP, as predicted" in found.evidence
     assert of("collocation", run_of(cores=1), slow).gain == pytest.approx(1.4)
+
+
+def test_a_shown_loss_to_jobs_that_take_turns_is_no_less_one_beside_a_prediction_too_uncertain_to_tell() -> None:
+    run = run_of(slowdown=1.0, margin=0.1)
+    assert collocation_of(run).verdict == "no"
+    found = collocation_of(run, rival=Rival("DDP, as predicted", 1.4, half_width=0.9))
+    assert found.verdict == "no"
+    assert "beside 1.00 by jobs that take turns, a loss" in found.why
+    assert "beside 1.40 by DDP, as predicted, a loss" in collocation_of(run, rival=Rival("DDP, as predicted", 1.4)).why
 
 
 def test_next_steps_name_the_background_as_the_command_did() -> None:
