@@ -32,7 +32,7 @@ from deeppool.processes.fork_server import REPORT_BYTES, ignore_fork_warning, ki
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
-START_SECONDS = 120
+START_SECONDS = 300
 """Time limit for the imports of the first worker, on a busy machine."""
 CLOSING_SECONDS = 2.0
 """Time limit for a server that was drained to end."""
