@@ -5,6 +5,7 @@ warm_up            a capture in advance, for processes that are forked afterward
 one_at_a_time      one export at a time among the threads of a process
 regions            inlines what runs under no_grad or autocast
 python_state       checks code that changes values of its modules and reads them again
+named_variables    finds the variables outside of modules that a forward names
 random_numbers     refuses random numbers that a graph would draw otherwise
 custom_gradients   checks code with autograd functions of its own
 appended_loss      appends the loss to a program

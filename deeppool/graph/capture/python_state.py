@@ -1,4 +1,6 @@
-"""Check of models whose forward changes values that its modules hold, and reads them again: counters, flags, lists.
+"""Check of models whose forward changes values that it reads again: counters, flags, lists.
+
+They are held by modules, or by variables that a forward names (:mod:`deeppool.graph.capture.named_variables`).
 
 A graph keeps what a forward read during the export. So where a forward has changed a value, or read a tensor that is
 neither parameter nor buffer, the model runs several times on the same samples, which must give the same.
@@ -15,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
+from deeppool.graph.capture.named_variables import Variables, package_of, variables_named_by
 
 LATER = 1_000_001
 """Steps that are added to counters: a schedule of a model may do nothing in the first ones."""
@@ -26,7 +29,7 @@ OPAQUE = (type, FunctionType, MethodType, ModuleType, torch.Tensor)
 
 
 class ChangedValue(NamedTuple):
-    """An entry of what a module holds that a forward changes."""
+    """An entry of what a module or a variable holds that a forward changes."""
 
     name: str
     """What the error calls it."""
@@ -35,7 +38,7 @@ class ChangedValue(NamedTuple):
 
 
 class _Holder(NamedTuple):
-    """A module, an object, a dict, a list or a set, and what it held."""
+    """A module, an object, a dict, a list, a set or variables, and what it held."""
 
     value: Any
     entries: dict[Any, Any]
@@ -53,7 +56,7 @@ def noting_changes(module: nn.Module, found: list[ChangedValue]) -> Iterator[Non
         for name, (value, known) in before.items():
             now = _entries(value) or {}
             found.extend(
-                ChangedValue(_name(name, value, key) if _has_attributes(value) else name, name, key)
+                ChangedValue(name if isinstance(value, CONTAINERS) else _name(name, value, key), name, key)
                 for key in known.keys() | now.keys()
                 if not _same(known.get(key), now.get(key))
             )
@@ -69,25 +72,33 @@ def noting_changes(module: nn.Module, found: list[ChangedValue]) -> Iterator[Non
 
 
 def _holders(module: nn.Module) -> dict[str, _Holder]:
-    """Returns all modules, and the containers and objects that they hold or that these hold, by name.
+    """Returns all modules, the variables that they name, and the containers and objects that these hold, by name.
 
     Objects count that are of the packages of the modules: others, such as loggers, are no state of the model alone.
     """
     waiting: list[tuple[str, Any]] = list(module.named_modules())
-    packages = {_package(each) for _, each in waiting} - {"torch"} | {"types"}
+    packages = {package_of(type(each)) for _, each in waiting} - {"torch"}
+    # Not those of this package, whose hooks follow the export.
+    waiting += variables_named_by([*module.modules()], packages - {"deeppool"})
+    packages.add("types")
     found, seen = dict[str, _Holder](), set[int]()
-    for name, value in waiting:
-        if _has_attributes(value) and not isinstance(value, nn.Module) and _package(value) not in packages:
+    for first_name, value in waiting:
+        name = first_name
+        if _has_attributes(value) and not isinstance(value, nn.Module) and package_of(type(value)) not in packages:
             continue
         entries = _entries(value)
         if entries is not None and id(value) not in seen:
             seen.add(id(value))
+            while name in found:  # two functions of one name
+                name += "'"
             found[name] = _Holder(value, entries)
             waiting += ((_name(name, value, key), entry) for key, entry in entries.items())
     return found
 
 
 def _name(holder: str, value: Any, key: Any) -> str:
+    if isinstance(value, Variables):
+        return f"{holder}{key}"
     return f"{holder}.{key}".removeprefix(".") if _has_attributes(value) else f"{holder}[{key!r}]"
 
 
@@ -96,12 +107,10 @@ def _has_attributes(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (*CONTAINERS, *OPAQUE))
 
 
-def _package(value: Any) -> str:
-    return type(value).__module__.partition(".")[0]
-
-
 def _entries(value: Any) -> dict[Any, Any] | None:
-    """Returns what is in a container or object; of a module what is no parameter, buffer, module or hook."""
+    """Returns what is in a container, object or variables; of a module what is no parameter, buffer, module or hook."""
+    if isinstance(value, Variables):
+        return value.read()
     if isinstance(value, dict):
         return dict(value)
     if isinstance(value, CONTAINERS):
@@ -114,7 +123,13 @@ def _put_back(value: Any, entries: dict[Any, Any]) -> None:
     now = _entries(value) or {}
     if now.keys() == entries.keys() and all(now[key] is entries[key] for key in now):
         return
-    if _has_attributes(value):
+    if isinstance(value, Variables):
+        for key in now.keys() - entries.keys():
+            value.delete(key)
+        for key, entry in entries.items():
+            if key not in now or now[key] is not entry:
+                value[key] = entry
+    elif _has_attributes(value):
         for key in now.keys() - entries.keys():
             vars(value).pop(key)
         vars(value).update(entries)

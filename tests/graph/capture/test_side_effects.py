@@ -313,6 +313,82 @@ def test_a_value_that_forwards_change_and_read_is_refused(values: dict[str, obje
         dp.capture(holding(**values), (8,))
 
 
+SEEN: list[int] = []
+CALLS = WRITTEN = 0
+MASKS: dict[int, torch.Tensor] = {}
+
+
+def next_call() -> int:
+    global CALLS  # noqa: PLW0603  as a user may
+    CALLS += 1
+    return CALLS
+
+
+def global_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) if next_call() < 500 else model.second(x)
+
+
+def list_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    SEEN.append(1)
+    return model.first(x) * len(SEEN)
+
+
+class Shared(Model):
+    calls = 0
+
+    def scale(self) -> float:
+        Shared.calls += 1
+        return min(1.0, Shared.calls / 4)
+
+
+def shared_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x) * model.scale()
+
+
+def enclosed() -> Forward:
+    seen: list[int] = []
+
+    def enclosed_used(model: Model, x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return model.first(x) * len(seen)
+
+    return enclosed_used
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (Model(global_used), ":CALLS"),
+        (Model(list_used), ":SEEN"),
+        (Shared(shared_used), r":Shared\.calls"),
+        (Model(enclosed()), r":enclosed\.<locals>\.enclosed_used\.seen"),
+    ],
+    ids=["global of a function", "list", "attribute of a class", "list of a closure"],
+)
+def test_a_variable_outside_of_modules_that_forwards_change_and_read_is_refused(model: Model, named: str) -> None:
+    """The graph kept its first value."""
+    with pytest.raises(CaptureError, match=f"each time it runs, as its forward changes {__name__}{named}:"):
+        dp.capture(model, (8,))
+    assert (CALLS, SEEN, Shared.calls) == (0, [], 0)
+
+
+def mask_by_width(model: Model, x: torch.Tensor) -> torch.Tensor:
+    """Keeps a mask that is the same each time, and counts for others."""
+    global WRITTEN  # noqa: PLW0603
+    WRITTEN += 1
+    if x.shape[1] not in MASKS:
+        MASKS[x.shape[1]] = torch.ones(x.shape[1])
+    return model.first(x) * MASKS[x.shape[1]]
+
+
+def test_variables_outside_of_modules_that_forwards_only_write_or_cache_are_captured_and_put_back() -> None:
+    """The cache kept a tensor of the export, without data."""
+    model = Model(mask_by_width)
+    dp.capture(model, (8,))
+    assert (WRITTEN, MASKS) == (0, {})
+    check_training(model)
+
+
 class Lines:
     """A stream that keeps what is written."""
 
