@@ -96,10 +96,11 @@ class Simulation:
         if self.conditions is not None and self.plan_iteration_time:
             found = self.summary
             text += (
-                f"; {self.conditions}: mean {format_seconds(found.mean)} "
-                f"({format_growth(found.mean / self.plan_iteration_time - 1)} against the plan), "
-                f"p99 {format_seconds(found.p99)} of {found.count} iterations"
+                f"; {self.conditions}: {'mean ' * (found.count > 1)}{format_seconds(found.mean)} "
+                f"({format_growth(found.mean / self.plan_iteration_time - 1)} against the plan)"
             )
+            if found.count > 1:
+                text += f", p99 {format_seconds(found.p99)} of {found.count} iterations"
         return text if self.fidelity is None else f"{text}\n{self.fidelity}"
 
 

@@ -1,6 +1,7 @@
 """Plans on GPUs of unlike speed and slow links, against a calculation GPU by GPU."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -260,6 +261,13 @@ def test_it_is_read_back_from_a_file_with_its_slow_gpus(tmp_path):
     assert str(Conditions(speeds=(0.880547,), jitter=0.165469)) == "speed of GPU 0 at 0.881, jitter 0.165; seed 0"
     assert "p99" in str(found) and "against the plan" in str(found)
     assert str(Conditions()) == "as planned"
+
+
+def test_percentiles_are_said_of_several_iterations_only():
+    alike = str(simulate(two_layer_plan(), conditions=Conditions(speeds=(0.5,)), iterations=10))
+    assert re.search(r"; speed of GPU 0 at 0\.5: [\d.]+ m?s \(\+[\d.]+ % against the plan\)$", alike)
+    drawn = str(simulate(two_layer_plan(), conditions=Conditions(jitter=0.1), iterations=10))
+    assert re.search(r"; jitter 0\.1; seed 0: mean [\d.]+ m?s \(.* against the plan\), p99 .* of 10 iterations$", drawn)
 
 
 @pytest.mark.parametrize(
