@@ -10,7 +10,7 @@ from deeppool.figures import theme
 from deeppool.figures.formatting import TimeUnit, escape, shorten, time_unit
 from deeppool.interleaving.crossover.comparison_record import CrossoverComparison
 from deeppool.interleaving.crossover.record import CrossoverRecord, CrossoverSpan
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 _ROWS = ("computes", "transfers")
 """Rows of a rank, from the top."""
@@ -44,8 +44,8 @@ def crossover(record: CrossoverRecord | CrossoverComparison, *, dark: bool = Fal
     return theme.apply_theme(
         figure,
         title="Jobs that cross over, rank by rank",
-        subtitle=f"<b>measured</b> on {record.ranks} ranks of {escape(record.device_name)}; a transfer begins when the "
-        "last rank begins it",
+        subtitle=f"<b>measured</b> on {format_count(record.ranks, 'rank')} of {escape(record.device_name)}; a transfer "
+        "begins when the last rank begins it",
         plot_height=max(150, 34 * len(labels)),
         dark=dark,
     )

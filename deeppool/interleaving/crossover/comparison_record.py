@@ -7,6 +7,7 @@ from deeppool.errors import InvalidValueError
 from deeppool.interleaving.crossover.record import CrossoverSpan, check_spans
 from deeppool.interleaving.crossover.round_time import JobCosts
 from deeppool.records.measured_ways import MeasuredComparison
+from deeppool.units import format_count
 
 CROSSOVER, SEQUENTIAL, DATA_PARALLEL, APART, SHIFTED = (
     "crossover",
@@ -48,6 +49,7 @@ class CrossoverComparison(MeasuredComparison):
     def heading(self) -> str:
         """What was measured, and where."""
         return (
-            f"{len(self.jobs)} jobs on {self.ranks} ranks of {self.device_name}, all-reduce: {self.all_reduce}; "
+            f"{format_count(len(self.jobs), 'job')} on {format_count(self.ranks, 'rank')} of {self.device_name}, "
+            f"all-reduce: {self.all_reduce}; "
             f"communication / computing {self.ratio:.2f}"
         )

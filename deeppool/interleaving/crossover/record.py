@@ -12,7 +12,7 @@ from deeppool.interleaving.crossover.round_time import (
     sequential_round_time,
 )
 from deeppool.records.training_record import format_loss
-from deeppool.units import format_seconds
+from deeppool.units import format_count, format_seconds
 
 ActivityKind = Literal["compute", "update", "transfer"]
 
@@ -60,9 +60,8 @@ class CrossoverJob:
                 f"{format_seconds(self.costs.communication)} a step"
             )
         )
-        return (
-            f"{self.name}: {self.updates} updates of batch {self.global_batch}{loss}{costs}{kept}{'; left' * self.left}"
-        )
+        updates = format_count(self.updates, "update")
+        return f"{self.name}: {updates} of batch {self.global_batch}{loss}{costs}{kept}{'; left' * self.left}"
 
 
 def check_spans(spans: Sequence[CrossoverSpan], ranks: int) -> None:
@@ -120,7 +119,8 @@ class CrossoverRecord:
         return sequential_round_time(self.costs) if self.costs else None
 
     def __str__(self) -> str:
-        lines = [f"{len(self.jobs)} jobs on {self.ranks} ranks of {self.device_name}, all-reduce: {self.all_reduce}"]
+        where = f"{format_count(self.ranks, 'rank')} of {self.device_name}"
+        lines = [f"{format_count(len(self.jobs), 'job')} on {where}, all-reduce: {self.all_reduce}"]
         if self.round_time is not None and self.predicted is not None and self.sequential is not None:
             planned = "" if self.planned is None else f", planned {format_seconds(self.planned)}"
             error = self.round_time / self.predicted - 1

@@ -28,6 +28,7 @@ from deeppool.processes.launcher import Launcher, LocalLauncher
 from deeppool.processes.managed_process import Message
 from deeppool.processes.rank_group import private_folder
 from deeppool.training.training_job import TrainingJob
+from deeppool.units import format_count
 
 COMMAND_SECONDS = 1.0
 """Rounds that the ranks take by themselves last about as long: a job joins or leaves no later."""
@@ -236,7 +237,9 @@ class CrossoverScheduler:
                 member.steps += steps
                 compute = measurements.median_after_warm_up(measurements.compute_times(answers)[name])
                 communication = measurements.median_after_warm_up(measurements.transfer_times(answers)[name])
-                source = f"alone on {self.ranks} ranks of {self._device_name}, median of {steps - 2} steps"
+                source = (
+                    f"alone on {format_count(self.ranks, 'rank')} of {self._device_name}, median of {steps - 2} steps"
+                )
                 assert compute is not None
                 assert communication is not None
                 member.alone = JobCosts(name, compute, communication, member.memory, source)

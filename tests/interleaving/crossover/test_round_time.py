@@ -109,5 +109,10 @@ def test_the_formula_of_a_record_is_of_the_jobs_that_have_not_left() -> None:
     assert (record.predicted, record.sequential) == (5.0, 7.0)
     assert "the formula says 5 s, +10 %)" in str(record)
     assert str(record).endswith("communicates 1 s a step; left")
+    assert str(record).startswith("3 jobs on 2 ranks of by hand, all-reduce: library\n")
+    single = str(replace(record, jobs=(replace(jobs[0], updates=1),), ranks=1))
+    assert (
+        single.startswith("1 job on 1 rank of by hand, all-reduce: library\n") and "\na: 1 update of batch 8" in single
+    )
     unknown = replace(record, jobs=(*jobs, CrossoverJob("late", 8, 1, (), None)))
     assert (unknown.predicted, unknown.sequential) == (None, None)
