@@ -112,8 +112,8 @@ class Rank:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """Hash of the order of the samples; None where the data is synthetic."""
-        return {"order": self._task.order}
+        """Name of the device, and hash of the order of the samples; None where the data is synthetic."""
+        return {"device_name": self.device.name, "order": self._task.order}
 
     def activity(self) -> Activity | None:
         """Returns the span that the trainer is in; None outside an update.

@@ -142,6 +142,8 @@ class Ranks(TimedRanks):
             RunError: the plan needs more GPUs or memory than the launcher has.
         """
         check_ranks(plan, launcher)
+        self.device_name = ""
+        """Name of rank 0's device once the ranks are ready; the plan's may be of another machine."""
         self._disk_seconds = DISK_SECONDS + _state_bytes(plan) / SLOW_DISK
         self._emulated = emulate is not None
         super().__init__(launcher)
@@ -169,6 +171,7 @@ class Ranks(TimedRanks):
             RunError: the ranks order the samples differently.
         """
         answers = wait_until_joined(self.group, on_wait)
+        self.device_name = answers[0]["device_name"]
         orders = [answer["order"] for answer in answers]
         other = next((rank for rank, order in enumerate(orders) if order != orders[0]), None)
         if other is not None:

@@ -58,7 +58,7 @@ def build_run_record(
         ranks=plan.gpus,
         cores=processes.cores,
         device=plan.device,
-        device_name=plan.device_name,
+        device_name=processes.ranks.device_name,
         backend=find_kind(plan.device).backend,
         policy=policy_name(sharing),
         foreground=foreground,

@@ -120,6 +120,7 @@ class RestartLoop:
                     load_imbalance=settings.load_imbalance,
                 ) as ranks:
                     ranks.wait_until_ready(report_start(settings.report, self._progress.updates / settings.steps))
+                    self._progress.device_name = ranks.device_name
                     self._resume(ranks)
                     self._train(ranks, folder)
             finally:

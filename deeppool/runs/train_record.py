@@ -34,7 +34,7 @@ def build_training_record(
         ranks=plan.gpus,
         cores=settings.launcher.cores,
         device=plan.device,
-        device_name=plan.device_name,
+        device_name=progress.device_name,
         plan_iteration_time=plan.iteration_time,
         plan_update_time=plan.update_time,
         iteration_time=times,

@@ -66,6 +66,8 @@ class TrainingProgress:
     """Updates of the last checkpoint that was written because it was due."""
     restarts: int = 0
     resumed_from: str | None = None
+    device_name: str = ""
+    """Name of the device on which the ranks of the last start compute."""
     proposal: str | None = None
     switched: bool = False
     """Whether the ranks have changed to the proposed plan."""

@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from deeppool.collocation.background_jobs import BackgroundJobs, WorkDone
 from deeppool.collocation.background_placement import PROCESS, BackgroundSetup
 from deeppool.collocation.collocated_processes import CollocatedProcesses
 from deeppool.collocation.condition_results import BoundResults, assign_to_bounds
+from deeppool.device.find import find_device
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.execution.measurements import iteration_times
 from deeppool.execution.ranks import Ranks
@@ -52,7 +54,7 @@ def plan() -> Plan:
         for index, layer in enumerate(found.layers)
     ]
     # All share GPU 0, so none run side by side, whatever the search had found for them.
-    made = dataclasses.replace(found, layers=tuple(layers))
+    made = dataclasses.replace(found, layers=tuple(layers), device_name="another machine")
     return dataclasses.replace(made, iteration_time=simulate(made).iteration_time)
 
 
@@ -212,10 +214,16 @@ def test_a_step_of_a_background_that_accumulates_gradients_counts_all_its_batche
         condition.add(answers)
     assign_to_bounds(answers, results.bounds)
     results.last = answers
-    processes = CollocatedProcesses(2, None, BackgroundJobs(job, None))
+    ranks = SimpleNamespace(device_name="this machine")
+    processes = CollocatedProcesses(2, ranks, BackgroundJobs(job, None))  # type: ignore[arg-type]
     setup = BackgroundSetup(job, dp.Sharing(), PROCESS)
     back = build_run_record(two_layer_plan(2), setup, processes, results).background
     assert (back.throughput, back.alone_throughput, back.harvest) == (6 / 4 * 2 * 3, 10 / 2 * 2 * 3, 0.3)
+
+
+@pytest.mark.processes
+def test_the_device_is_that_of_the_ranks_where_the_plan_was_made_on_another(collocated) -> None:
+    assert collocated[0].device_name == find_device("cpu").name
 
 
 @pytest.mark.processes

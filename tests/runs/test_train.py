@@ -19,6 +19,7 @@ from torch import nn
 
 import deeppool as dp
 from deeppool.cli.app import app
+from deeppool.device.find import find_device
 from deeppool.errors import (
     DeeppoolError,
     DocumentError,
@@ -148,6 +149,8 @@ def test_resuming_from_a_checkpoint_is_bit_equal_to_an_uninterrupted_training(wh
     # As in a notebook, the number is one of NumPy.
     record = dp.train(make_plan(2), make_job(), steps=np.int64(6), checkpoints=folder)
     assert record.resumed_from.endswith("step-000002")
+    # The plan's device is another.
+    assert record.device_name == find_device("cpu").name != make_plan(2).device_name
     assert [path.name for path in sorted(folder.iterdir())] == ["step-000002", "step-000006"]
     assert losses(record) == losses(expected)[2:]
     assert [m.learning_rate for m in record.metrics] == [m.learning_rate for m in expected.metrics][2:]

@@ -139,7 +139,9 @@ def test_ranks_that_order_the_samples_differently_are_refused_when_they_start() 
 
     def start(*orders: str | None) -> None:
         ranks = object.__new__(Ranks)
-        ranks.group = SimpleNamespace(collect=lambda *_, **__: [{"order": order} for order in orders])
+        ranks.group = SimpleNamespace(
+            collect=lambda *_, **__: [{"device_name": "cpu", "order": order} for order in orders]
+        )
         ranks.wait_until_ready()
 
     start(None, None)
