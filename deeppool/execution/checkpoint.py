@@ -120,9 +120,10 @@ def save_shard(trainer: Trainer, folder: Path) -> dict[str, Any]:
             f"the state of the optimizer or of its schedule holds {held[1] if held else 'an object'}, which no "
             "checkpoint can hold (use numbers and tensors)"
         ) from error
-    # torch reports a full disk as a RuntimeError.
+    # Where a write fails, torch raises a RuntimeError of its own while it handles the system's error.
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        failed = error.__context__ if isinstance(error.__context__, OSError) else error
+        reason = getattr(failed, "strerror", None) or str(failed).splitlines()[0]
         raise DocumentError(
             f"cannot write {path}: {reason} (is the disk full? earlier checkpoints are whole)"
         ) from error

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -193,6 +194,21 @@ def test_what_no_checkpoint_can_hold_is_told_of_when_it_is_written(tmp_path: Pat
     _, trainer = make_trainer(optimizer=lambda parameters: torch.optim.Adam([{"params": parameters, "odd": Odd()}]))
     with pytest.raises(RunError, match=r"holds tests\.execution\.test_checkpoint\.Odd, which no checkpoint can hold"):
         write(trainer, tmp_path)
+
+
+def test_a_disk_that_takes_no_more_is_told_in_the_words_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch writes the end of its file after a write has failed, and then fails in words of its own."""
+    _, trainer = make_trainer()
+    monkeypatch.setattr(trainer.driver, "state", lambda: {"large": torch.zeros(1_000_000)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(DocumentError, match=r"cannot write .*rank-0\.pt: File too large \(is the disk full\?"):
+            save_shard(trainer, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused_as_such(trained: tuple[Tied, Path]) -> None:
