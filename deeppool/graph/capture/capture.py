@@ -239,9 +239,13 @@ def _export_model(
                 "scores (capture the part that does, such as its backbone)"
             ) from error
         if "DataDependent" in kind or "data-dependent" in str(error):
+            instead = "replace a branch by torch.where, and what item() returns by the tensor"
+            if path and getattr(module.get_submodule(path[-1]), "momentum", 0) is None:
+                # It reads its count of batches as a number.
+                instead = "momentum=None averages over all batches: give this normalisation a number, such as 0.1"
             raise CaptureError(
                 f"{name} has control flow that depends on data{where}, at {_user_line(error)}: "
-                "the graph must be static (replace a branch by torch.where, and what item() returns by the tensor)"
+                f"the graph must be static ({instead})"
             ) from error
         if fixes_batch(error):
             raise CaptureError(

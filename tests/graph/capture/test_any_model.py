@@ -350,6 +350,17 @@ class ByItem(nn.Module):
         return self.head(x * 2 if x.max().item() > 1 else x)
 
 
+class CumulativeNorm(nn.Module):
+    """Model whose running statistics are the mean over all batches, by a count that torch reads as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 4))
+
+    def forward(self, x):
+        return self.body(x)
+
+
 @pytest.mark.parametrize(
     ("build", "shape", "error"),
     [
@@ -359,6 +370,7 @@ class ByItem(nn.Module):
         (Counts, (8,), r"Counts makes a tensor whose size depends on data, by index: .*mask"),
         (WritesState, (8,), r"WritesState writes its state mean in place by aten.mul_"),
         (ByItem, (8,), r"ByItem has control flow that depends on data, at .*test_any_model.py:\d+: .*torch\.where"),
+        (CumulativeNorm, (8,), r"depends on data in body\.1, at .*: .* \(momentum=None averages .* such as 0\.1\)"),
         (TwoInputs, {"tokens": (5,)}, r"TwoInputs cannot take a sample of tokens shape \(5,\) of int64: .*'numbers'"),
         (TwoInputs, (5,), r"TwoInputs cannot take a sample of shape \(5,\) of int64: .*'numbers'"),
     ],
