@@ -1,9 +1,9 @@
 """Activity of GPUs over time: one bar per span, one panel per timeline, a common time axis."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -34,7 +34,9 @@ _ABOVE_HEADING, _BESIDE_HEADING = 2, 22
 
 
 _WHOLE, _ABOVE, _BELOW = (-0.42, 0.84), (-0.42, 0.52), (0.12, 0.3)
-"""Offset and width of a bar in a row of height 1; foreground and background divide a row if they ever overlap."""
+"""Offset and width of a bar in a row of height 1, which what runs beside computing divides."""
+_BESIDE_COMPUTING: tuple[tuple[SpanKind, ...], ...] = (("background",), ("reshard", "sync"))
+"""Kinds that may divide a row; the first of them that overlap others do."""
 
 
 @typed
@@ -170,7 +172,8 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
     """Yields one trace per kind, because a browser takes minutes for a trace per span."""
     if sum(len(row.spans) for row in rows) > MOST_BARS:
         rows = [replace(row, spans=joined(row.spans, seen.width / 1000)) for row in rows]
-    divided = any(map(_collocated, rows))
+    # A bar of the whole row would hide what goes on at the same time.
+    below: set[SpanKind] = next(filter(None, (_overlapping(rows, kinds) for kinds in _BESIDE_COMPUTING)), set())
     labels = [row.label for row in rows]
     by_kind: dict[SpanKind, list[tuple[int, Span]]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -178,7 +181,7 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
             by_kind[span.kind].append((index, span))
     for kind in (kind for kind in theme.KINDS if kind in by_kind):
         spans = [span for _, span in by_kind[kind]]
-        offset, width = part = (_BELOW if kind == "background" else _ABOVE) if divided else _WHOLE
+        offset, width = part = _WHOLE if not below else _BELOW if kind in below else _ABOVE
         yield {
             "type": "bar",
             "orientation": "h",
@@ -206,10 +209,23 @@ def _bars(panel: TimelinePanel, rows: list[Row], seen: VisibleRange, selected: s
         }
 
 
-def _collocated(row: Row) -> bool:
-    """Whether a background span overlaps a foreground span; idle spans count as foreground."""
-    # A job's own spans do not overlap, so an overlap shows between spans adjacent by start.
-    return any(a.end > b.start and (a.kind == "background") != (b.kind == "background") for a, b in pairwise(row.spans))
+def _overlapping(rows: list[Row], kinds: tuple[SpanKind, ...]) -> set[SpanKind]:
+    """Returns those kinds of which a span overlaps one of another kind in some row."""
+    return {kind for kind in kinds if any(_overlaps_others(row, kind) for row in rows)}
+
+
+def _overlaps_others(row: Row, kind: SpanKind) -> bool:
+    """Whether a span of a kind overlaps one of another kind; idle spans are such a kind."""
+    # A measured transfer may end a moment after the computing that waits for it has begun.
+    least = 0.0 if kind == "background" else max((span.end for span in row.spans), default=0.0) / 1000
+    # The latest end of spans of other kinds, and of this one.
+    ends = {False: -math.inf, True: -math.inf}
+    for span in row.spans:
+        own = span.kind == kind
+        if min(ends[not own], span.end) - span.start > least:
+            return True
+        ends[own] = max(ends[own], span.end)
+    return False
 
 
 def _outlines(spans: list[Span], longest: float, selected: str | None, dark: bool) -> dict[str, object]:

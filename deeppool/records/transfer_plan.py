@@ -155,7 +155,7 @@ class TransferPlan:
             now += part.forward
         return starts
 
-    def timeline(self) -> Timeline:
+    def timeline(self, title: str = "backward and the next forward") -> Timeline:
         """Returns the predicted iteration: compute of every rank, and its transfers beside it."""
         spans: list[Span] = []
         now = 0.0
@@ -168,7 +168,7 @@ class TransferPlan:
             spans += [Span(rank, "sync", self.label(transfer), transfer.sent, transfer.done) for rank in transfer.ranks]
         ranks = 1 + max((span.gpu for span in spans), default=0)
         ordered = sorted(spans, key=lambda span: (span.gpu, span.start))
-        return Timeline("backward and the next forward", "predicted", ranks, tuple(ordered))
+        return Timeline(title, "predicted", ranks, tuple(ordered))
 
     def label(self, transfer: PlannedTransfer) -> str:
         """Returns the name of a transfer in a timeline."""

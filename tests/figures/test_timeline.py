@@ -81,6 +81,17 @@ def test_bars_of_one_row_never_hide_one_another(timeline):
                 assert shared < 1e-6 or high <= other[2] or other[3] <= low
 
 
+@pytest.mark.parametrize("kind", ["sync", "reshard"])
+def test_transfers_beside_computing_do_not_hide_it(kind):
+    """As all-reduces beside the backward pass that computes the gradients of the layers before."""
+    ends_late = Span(0, kind, "a moment too long", 1.0, 2.0 + 1e-6)
+    after = (Span(0, "backward", "b", 0.0, 1.0), ends_late, Span(0, "forward", "b", 2.0, 3.0))
+    assert len({(bar.offset, bar.width) for bar in figures.timeline(Timeline("one", "predicted", 1, after)).data}) == 1
+    beside = (Span(0, "backward", "b", 0.0, 2.0), Span(0, kind, "c", 0.5, 0.8), Span(0, kind, "d", 0.6, 1.5))
+    computing, transfers = figures.timeline(Timeline("one", "predicted", 1, beside)).data
+    assert computing.offset + computing.width <= transfers.offset
+
+
 def test_a_plan_is_replayed_and_says_what_it_leans_on():
     plan = two_layer_plan()
     assert list(drawn_spans(figures.timeline(plan))) == list(drawn_spans(figures.timeline(simulate(plan))))

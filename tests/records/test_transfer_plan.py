@@ -56,8 +56,8 @@ def test_an_iteration_second_by_second(seed: int) -> None:
 
 def test_a_timeline_has_a_row_for_each_rank_up_to_the_last_one_that_does_anything() -> None:
     plan = plan_of([part("one", 1, 2, (0, 2)), part("two", 1, 2, (1,))], [transfer(0, 1, 2, (0, 2))])
-    found = plan.timeline()
-    assert found.gpus == 3
+    found = plan.timeline("DDP")
+    assert (found.gpus, found.title) == (3, "DDP")
     assert [(span.gpu, span.kind, span.start, span.end) for span in found.spans] == [
         (0, "sync", 1, 2),
         (0, "backward", 2, 4),
