@@ -114,8 +114,9 @@ class ScalingStudy:
         return _table(self)
 
     def __str__(self) -> str:
-        speeds = f"{format_bit_rate(self.bandwidths[0])} to {format_bit_rate(self.bandwidths[-1])}"
-        counts = f"{self.gpu_counts[0]} to {self.gpu_counts[-1]} GPUs"
+        speeds = " to ".join(dict.fromkeys(format_bit_rate(self.bandwidths[end]) for end in (0, -1)))
+        fewest = f"{self.gpu_counts[0]} to " if len(self.gpu_counts) > 1 else ""
+        counts = f"{fewest}{format_count(self.gpu_counts[-1], 'GPU')}"
         text = f"{self.model} to accuracy ({self.steps_name}), {counts}, {speeds}"
         if not self.points:
             return f"{text}: no point could be predicted ({self.missing[0].reason})"

@@ -370,6 +370,11 @@ def test_a_study_prints_its_fastest_point():
     assert f"({best.speedup:.1f}x one GPU)" in str(study)
 
 
+def test_a_study_of_one_network_and_one_count_says_each_once():
+    study = small_study(linear_profile(), gpu_counts=[1], bandwidths=[FAST])
+    assert f", 1 GPU, {format_bit_rate(FAST)}: soonest" in str(study)
+
+
 def test_progress_reports_every_gpu_count_at_every_speed():
     progress = []
     small_study(linear_profile(), on_progress=lambda what, share: progress.append((what, share)))
