@@ -54,6 +54,8 @@ NETWORKS: Mapping[str, tuple[int, int, int]] = {
 }
 """The 16 networks, and the shapes of their samples."""
 _SHORT = {SERVERS: "servers", SHARDED: "sharded", TUNED_DDP: "DDP, best", DEAR: "DeAR, best"}
+_WIDTH = 110
+"""Columns of text, in which no network's name breaks."""
 GPUS, SERVER_COUNT, SAMPLES_PER_GPU = 16, 8, 32
 GBITS = (25.0, 10.0, 100.0)
 """Gigabits per second of every link in each direction."""
@@ -96,4 +98,4 @@ def study_table(compared: Sequence[TransferComparison]) -> str:
         for one in compared:
             rows.add_row(one.model, format_seconds(one.compute_time), *(cell(each.plan) for each in one.methods))
         tables += [f"{title}, {one.cluster.name}", rows]
-    return render(*tables)
+    return render(*tables, width=_WIDTH)

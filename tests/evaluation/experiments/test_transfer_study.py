@@ -1,5 +1,7 @@
 """The study of 16 networks compares what its assumptions say; its table and figure show the comparisons."""
 
+from dataclasses import replace
+
 import pytest
 
 from deeppool.errors import InvalidValueError
@@ -45,6 +47,12 @@ def test_the_table_has_a_row_per_network_in_each_part(compared) -> None:
     assert rows[1][-1] == f"{plan.utilisation:.0%}"
     assert " ".join(rows[2][-2:]) == format_seconds(plan.transfer_time)
     assert "communication, 25 Gbit/s" in text
+
+
+@pytest.mark.slow
+def test_no_table_breaks_a_networks_name(compared) -> None:
+    lines = study_table([replace(compared[0], model=name) for name in NETWORKS]).splitlines()
+    assert [sum(line.startswith(f" {name} ") for line in lines) for name in NETWORKS] == [3] * len(NETWORKS)
 
 
 def test_the_figure_has_a_mark_per_network_and_method(compared) -> None:
