@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from deeppool.errors import InvalidValueError
 
-Basis = Literal["measured", "emulated", "simulated", "estimated", "predicted"]
+Basis = Literal["measured", "emulated", "simulated", "estimated", "predicted", "counted"]
 """Source of a number:
 
 measured    by a clock, on the evaluation's device
@@ -15,6 +15,7 @@ emulated    by a clock, with one rank real and the others modelled; or on an emu
 simulated   on a virtual clock
 estimated   from a data sheet
 predicted   by a plan, from layer times
+counted     on a captured graph; no time
 """
 
 

@@ -135,6 +135,14 @@ def test_a_model_of_ones_own_on_one_gpu_has_samples_and_room_for_the_background(
     assert any(number.name.startswith("resnet18") for number in record.numbers)
 
 
+def test_what_is_counted_on_a_graph_is_not_called_predicted(tmp_path: Path) -> None:
+    record = run_cells(find_notebooks()["table1"], {"workloads": {"vgg16": [3, 64, 64]}, "output": tmp_path})["record"]
+    assert [(number.name, number.basis) for number in record.numbers] == [
+        ("vgg16, parameters", "counted"),
+        ("vgg16, layers", "counted"),
+    ]
+
+
 @pytest.mark.parametrize("beside", ["", None])
 def test_utilisation_is_shown_without_a_profile_beside_it(beside: str | None, tmp_path: Path) -> None:
     parameters = {"profile_file": "resnet50-cpu", "beside": beside, "output": str(tmp_path)}
