@@ -135,10 +135,14 @@ def test_search_times_have_the_papers_beside_them_for_its_models() -> None:
     times = [
         SearchTime(model, 8, search, 0.1, 0.1, 0.0, 0.1, 1.0) for model in ("vgg16", "mine") for search in SEARCHES
     ]
-    *bars, marks = figures.search_times(times).data
+    figure = figures.search_times(times)
+    *bars, marks = figure.data
     assert len(bars) == len(SEARCHES)
     assert [list(part) for part in marks.x] == [["vgg16"], ["8 GPUs"]]
     assert list(marks.y) == [0.01]
+    # Bars at 0.1 alone would lie too close for these.
+    axis = figure.layout.yaxis
+    assert {"dtick": axis.dtick, "tickformat": axis.tickformat} == theme.log_ticks([0.01, 0.1])
 
 
 def test_a_value_counts_only_the_numbers_that_show_it() -> None:

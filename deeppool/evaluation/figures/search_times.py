@@ -48,7 +48,8 @@ def search_times(times: Sequence[SearchTime]) -> go.Figure:
     for marks in printed_marks("table3", places):
         marks.x = [[escape(found.model) for found in marks.x], [f"{found.gpus:,} GPUs" for found in marks.x]]
         figure.add_trace(marks)
-    figure.update_yaxes(title_text="seconds of a search (log)", type="log")
+    ticks = theme.log_ticks(seconds for trace in figure.data for seconds in trace.y)
+    figure.update_yaxes(title_text="seconds of a search (log)", type="log", **ticks)
     return theme.apply_theme(
         figure,
         title="Time to search for a plan",

@@ -40,7 +40,8 @@ def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: st
             )
         )
     alone = 1e6 * min(effect.alone for _, effect in rows)
-    figure.update_xaxes(title_text="time until the short graph has ended (us)", type="log")
+    ticks = theme.log_ticks(1e6 * effect.seconds for _, effect in rows)
+    figure.update_xaxes(title_text="time until the short graph has ended (us, log)", type="log", **ticks)
     return theme.apply_theme(
         figure,
         title="A short graph behind ten long kernels of low priority",

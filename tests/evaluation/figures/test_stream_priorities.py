@@ -5,6 +5,7 @@ import pytest
 from deeppool.errors import InvalidValueError
 from deeppool.evaluation import figures
 from deeppool.evaluation.experiments.stream_priorities import PriorityEffect
+from deeppool.figures import theme
 
 
 def test_rows_are_queues_and_bars_are_pairs_of_priorities():
@@ -18,6 +19,10 @@ def test_rows_are_queues_and_bars_are_pairs_of_priorities():
     # Bars of one queue must not hide each other.
     assert figure.layout.barmode == "group"
     assert figure.layout.title.subtitle.text == "emulated on h200; alone it takes 10 us"
+    # Without a format plotly writes 20 and 200 as "2".
+    axis = figure.layout.xaxis
+    assert axis.title.text.endswith(", log)")
+    assert {"dtick": axis.dtick, "tickformat": axis.tickformat} == theme.log_ticks([40, 1000])
 
 
 @pytest.mark.parametrize("effects", [{}, {"a queue each": ()}])
