@@ -58,8 +58,9 @@ def steps(record: CriticalBatch | FixedSamples | StepsTable, *, dark: bool = Fal
             line={"dash": "dash", "width": 1.5, "color": theme.VERMILLION},
             annotation={"text": "critical batch", "font": {"color": theme.VERMILLION}},
         )
-    figure.update_xaxes(title_text="global batch (samples, log)", type="log", dtick=1)
-    figure.update_yaxes(title_text="steps (log)", type="log", dtick=1)
+    drawn = [count for trace in figure.data for count in trace.y]
+    figure.update_xaxes(title_text="global batch (samples, log)", type="log", **theme.log_ticks(batches))
+    figure.update_yaxes(title_text="steps (log)", type="log", **theme.log_ticks(drawn))
     return theme.apply_theme(
         figure,
         title=f"{escape(record.name)}: steps to the target",

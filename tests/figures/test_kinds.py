@@ -15,6 +15,7 @@ from deeppool.evaluation import figures as evaluation_figures
 from deeppool.figures import theme
 from deeppool.figures.network import SIZES
 from deeppool.figures.record_figure import WITHOUT_FIGURE
+from deeppool.planning.studies.steps_to_accuracy import StepsTable
 from deeppool.profiling.comparison import LayerTimeChange
 from deeppool.records.files import KINDS
 
@@ -135,6 +136,12 @@ def test_steps_are_those_of_the_record_at_every_batch() -> None:
     assert (fixed.x[-1], fixed.y[-1]) == (8192, math.ceil(1_000_000 / 8192))
     table = traces(figures.steps(recorded("steps-table")))["measured"]
     assert list(zip(table.x, table.y, strict=True)) == [(64, 40000), (256, 10000), (4096, 5000)]
+
+
+def test_steps_at_batches_between_two_powers_of_ten_have_ticks() -> None:
+    layout = figures.steps(StepsTable("mine", "measured", ((128, 4000), (960, 1500)))).layout
+    for axis, shown in ((layout.xaxis, [128, 960]), (layout.yaxis, [4000 * 128 / 960, 4000])):
+        assert {"dtick": axis.dtick, "tickformat": axis.tickformat} == theme.log_ticks(shown)
 
 
 def test_an_all_reduce_over_its_bytes_is_a_ring_of_the_slowest_link() -> None:
