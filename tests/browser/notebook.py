@@ -187,7 +187,7 @@ class Notebook:
 
     def slider(self, panel: Locator, label: str) -> Locator:
         """The handle of the slider with this label."""
-        return self._control(panel, label).locator(".noUi-handle").first
+        return self._control(panel, label, ".widget-slider").locator(".noUi-handle").first
 
     def button(self, panel: Locator, text: str) -> Locator:
         """The button with this text."""
@@ -252,10 +252,10 @@ class Notebook:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _control(self, panel: Locator, label: str) -> Locator:
-        """The ipywidget with this label."""
+    def _control(self, panel: Locator, label: str, kind: str = ".jupyter-widgets") -> Locator:
+        """The ipywidget with this label; a slider over named values has no class of all ipywidgets, as others have."""
         exact = re.compile(rf"^\s*{re.escape(label)}\s*$")
-        return panel.locator(".jupyter-widgets").filter(has=self.page.locator(".widget-label", has_text=exact)).last
+        return panel.locator(kind).filter(has=self.page.locator(".widget-label", has_text=exact)).last
 
     def _ask(self, body: str, argument: Any = None) -> Any:
         """Runs JavaScript in which ``document`` is this notebook in JupyterLab."""

@@ -34,14 +34,14 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
 
     frontier, layers = (notebook.figure(panel, index) for index in (COMPARISON, LAYERS))
     assert layers.trace("GPUs")["y"] == notebook.value(COUNTS)
-    notebook.press(handle(panel, "amplification limit (×)"), *["ArrowLeft"] * 4)
+    notebook.press(notebook.slider(panel, "amplification limit (×)"), *["ArrowLeft"] * 4)
     layers = notebook.changed(panel, layers, LAYERS)
     frontier = notebook.changed(panel, frontier, COMPARISON)
     notebook.until(lambda: notebook.value("explorer.plan.amplification_limit") == 1.3)
     notebook.until(lambda: notebook.figure(panel, LAYERS).trace("GPUs")["y"] == notebook.value(COUNTS))
     assert "1.3×" in panel.inner_text()
 
-    notebook.press(handle(panel, "GPUs"), "ArrowRight")
+    notebook.press(notebook.slider(panel, "GPUs"), "ArrowRight")
     layers = notebook.changed(panel, layers, LAYERS)
     notebook.until(lambda: "on 16 GPUs" in notebook.figure(panel, COMPARISON).title)
     frontier = notebook.changed(panel, frontier, COMPARISON)
@@ -55,11 +55,12 @@ def test_the_sliders_change_the_plan_and_its_figures_by_keyboard(lab: Lab) -> No
     point = notebook.changed(panel, frontier, COMPARISON).trace("this plan")
     assert abs(point["x"][0] - notebook.value("explorer.plan.speedup")) < 1e-6
 
-    notebook.press(handle(panel, "GPUs"), "ArrowRight", "ArrowRight")
+    notebook.press(notebook.slider(panel, "GPUs"), "ArrowRight", "ArrowRight")
     notebook.until(lambda: "64 GPUs cannot share a global batch of 32" in notebook.problem(panel))
     # What belongs to the controls before is faded, and the message stands between it and the controls.
     notebook.until(lambda: notebook.figure(panel, LAYERS).trace("GPUs").get("opacity") == FADED)
-    assert bottom(handle(panel, "GPUs")) < bottom(panel.get_by_role("alert")) < bottom(panel.locator(".js-plotly-plot"))
+    slider, figure = notebook.slider(panel, "GPUs"), panel.locator(".js-plotly-plot")
+    assert bottom(slider) < bottom(panel.get_by_role("alert")) < bottom(figure)
     # The button is below two figures, where the message is out of sight.
     notebook.press(notebook.button(panel, "Run this here"), "Enter")
     notebook.until(lambda: bottom(panel.get_by_role("alert")) > 0)
@@ -146,11 +147,6 @@ def bottom(found: Locator) -> float:
     box = found.first.bounding_box()
     assert box is not None
     return box["y"] + box["height"]
-
-
-def handle(panel: Locator, label: str) -> Locator:
-    """Of the slider with this label: over named values, it is no labelled widget as the others are."""
-    return panel.locator(".widget-slider", has_text=label).locator(".noUi-handle").first
 
 
 def names(figure: Drawn) -> set[str]:
