@@ -140,6 +140,9 @@ def test_search_times_have_the_papers_beside_them_for_its_models() -> None:
     assert len(bars) == len(SEARCHES)
     assert [list(part) for part in marks.x] == [["vgg16"], ["8 GPUs"]]
     assert list(marks.y) == [0.01]
+    # On the bars of the published search, not in the middle of all.
+    assert (figure.layout.barmode, figure.layout.scattermode) == ("group", "group")
+    assert [bar.name for bar in bars if bar.offsetgroup == marks.offsetgroup] == ["published, paper's model"]
     # Bars at 0.1 alone would lie too close for these.
     axis = figure.layout.yaxis
     assert {"dtick": axis.dtick, "tickformat": axis.tickformat} == theme.log_ticks([0.01, 0.1])

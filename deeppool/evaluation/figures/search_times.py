@@ -38,6 +38,7 @@ def search_times(times: Sequence[SearchTime]) -> go.Figure:
             y=[found.median for found in own],
             error_y={"type": "data", "array": [found.spread for found in own], "thickness": 1.2, "width": 3},
             marker={"color": _COLOURS[search]},
+            offsetgroup=search,
             customdata=[[format_seconds(found.median), format_seconds(found.iteration_time)] for found in own],
             hovertemplate=f"%{{x}}, {search}: %{{customdata[0]}}<br>"
             "finds %{customdata[1]} an iteration<extra></extra>",
@@ -47,6 +48,8 @@ def search_times(times: Sequence[SearchTime]) -> go.Figure:
     }
     for marks in printed_marks("table3", places):
         marks.x = [[escape(found.model) for found in marks.x], [f"{found.gpus:,} GPUs" for found in marks.x]]
+        # On the bars of the search that they are of.
+        marks.offsetgroup = SEARCHES[0]
         figure.add_trace(marks)
     ticks = theme.log_ticks(seconds for trace in figure.data for seconds in trace.y)
     figure.update_yaxes(title_text="seconds of a search (log)", type="log", **ticks)
@@ -55,4 +58,4 @@ def search_times(times: Sequence[SearchTime]) -> go.Figure:
         title="Time to search for a plan",
         subtitle="<b>measured</b>, one thread, median and half the interquartile range",
         plot_height=340,
-    ).update_layout(barmode="group")
+    ).update_layout(barmode="group", scattermode="group")
