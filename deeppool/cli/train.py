@@ -121,7 +121,8 @@ def train(
     with torchrun_workers(output) as started:
         plan = serialization.read(plan_file, Plan)
         kept = (
-            f"the same command goes on from the last checkpoint in {checkpoints}, one every {checkpoint_every} updates"
+            f"the same command goes on from the last checkpoint in {checkpoints}, if there is one yet (one every "
+            f"{checkpoint_every} updates)"
             if checkpoints
             else "nothing was saved (give --checkpoints)"
         )
