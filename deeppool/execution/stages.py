@@ -76,7 +76,8 @@ def _bucket_ends(captured: CapturedModel, stage: Stage, rule: Buckets) -> set[in
         for name in captured.graph.layers[layer].parameters:
             layer_of.setdefault(name, layer)
     backward = list(reversed(layer_of))
-    buckets = rule.group([parameters[name].nbytes for name in backward])
+    sizes, types = ([getattr(parameters[name], what) for name in backward] for what in ("nbytes", "dtype"))
+    buckets = rule.group(sizes, types)
     return {layer_of[backward[bucket[-1]]] for bucket in buckets}
 
 

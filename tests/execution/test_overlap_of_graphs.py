@@ -106,3 +106,14 @@ def test_a_stage_of_one_rank_is_not_divided_by_buckets() -> None:
     assert set(stage_of[1:]) == {1}
     assert [layer for part in parts[1:] for layer in part.layers] == list(layers[2:])
     assert len(parts) == 1 + LAYERS - 2
+
+
+def test_a_stage_of_two_types_is_divided_where_the_buckets_of_each_are_complete() -> None:
+    captured = capture(nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))), (WIDTH,))
+    for number, parameter in enumerate(captured.program.parameters()):
+        parameter.data = parameter.data.to((torch.float32, torch.bfloat16)[number % 2])
+    stage = Stage("all", tuple(range(len(captured.graph.layers))), Layout(RANKS, BATCH))
+    two_of_32_bits = Buckets(alone=None, size=2 * 4 * WIDTH**2)
+    parts, _ = divided(captured, [stage], "buckets", two_of_32_bits)
+    # Buckets are of layers 4 and 2, of layer 0, and of layers 3 and 1, whose type is half as large.
+    assert [part.layers[0] for part in parts] == [0, 1, 2]

@@ -112,10 +112,12 @@ class DataParallel(Trainee):
         self.model = DistributedDataParallel(
             model, bucket_cap_mb=cap, process_group=group, gradient_as_bucket_view=tuned
         )
-        each = [parameter.nbytes for parameter in reversed(self.parameters)]
-        sizes = [sum(each[position] for position in members) for members in ddp_buckets(int(bucket)).group(each)]
-        place = self.parameters[0].device
-        self._buckets = [torch.zeros(size, dtype=torch.uint8, device=place).view(torch.float32) for size in sizes]
+        backward = self.parameters[::-1]
+        sizes, types = [each.nbytes for each in backward], [each.dtype for each in backward]
+        self._buckets = [
+            backward[members[0]].new_zeros(sum(backward[position].numel() for position in members))
+            for members in ddp_buckets(int(bucket)).group(sizes, types)
+        ]
 
     def transfer(self) -> None:
         """Sums buffers as large as the buckets."""

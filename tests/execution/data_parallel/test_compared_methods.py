@@ -35,6 +35,25 @@ def test_transfers_are_measured_in_the_buckets_in_which_ddp_trains(size: int, tu
         dist.destroy_process_group()
 
 
+def test_transfers_of_gradients_of_two_types_are_measured_in_the_buckets_in_which_ddp_trains(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=(tmp_path / "rendezvous").as_uri(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4), nn.Linear(4, 1).bfloat16())
+        # Linear layers of one type would not take what those of the other return.
+        for layer in model:
+            layer.register_forward_pre_hook(lambda layer, inputs: inputs[0].to(layer.weight.dtype))
+        sgd = partial(torch.optim.SGD, lr=0.1)
+        job = dp.TrainingJob(model=model, optimizer=sgd, dataset=list, loss=lambda output, target: output.sum())
+        method = DataParallel(job, model, float(BUCKET_BYTES), None, tuned=True)
+        for _ in range(3):
+            method.step(torch.ones(1, 4), torch.ones(1))
+        made = ", ".join(str(bucket.nbytes) for bucket in method._buckets)
+        assert made == method.model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        method.transfer()
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize(("name", "tuned"), [(DDP, False), (TUNED_DDP, True), (FEWER, True)])
 def test_only_ddp_as_it_comes_copies_gradients_out_of_its_buckets(
     name: str, tuned: bool, monkeypatch: pytest.MonkeyPatch
