@@ -31,3 +31,11 @@ def test_a_widget_that_exports_no_model_loads_nothing_that_does() -> None:
     loaded = run_python("import sys, deeppool.widgets; deeppool.widgets.AmplificationExplorer; print(*sys.modules)")
     assert "torch" in loaded.split()
     assert {"torch._dynamo", "sympy", "networkx"} & set(loaded.split()) == set()
+
+
+def test_what_plans_simulates_and_shows_files_loads_no_torch() -> None:
+    modules = ("planning.planner", "simulation.cluster.simulate", "advice.card", "figures.record_page", "figures.trace")
+    imports = "".join(f"import deeppool.{module}\n" for module in modules)
+    loaded = run_python(f"{imports}import sys\nprint(*sys.modules)")
+    assert "deeppool.figures.record_page" in loaded.split()
+    assert "torch" not in loaded.split()

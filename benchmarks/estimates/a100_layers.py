@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.errors import DocumentError
 from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.profiling.estimate.layer_work import LayerWork, trace

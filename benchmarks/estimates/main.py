@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.estimates.a100_layers import BLOCKS, MODELS, Sample, read_layers
 from benchmarks.estimates.fit import A100, START, Model, Table, fit_three_parameters, fit_tiled, naive, tiled
 from benchmarks.planner.a100 import FOLDER_VARIABLE
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.roofline import FITTED, Efficiency
 from deeppool.units import format_seconds
 

@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.estimates.main import LONG
 from benchmarks.estimates.naive import naive_seconds
 from deeppool.device.datasheet import GPUS, GpuSheet
-from deeppool.device.kernels import SHORT_ROW, Kernel
+from deeppool.device.kernel import Kernel
+from deeppool.device.kernels import SHORT_ROW
 from deeppool.device.roofline import FITTED, Columns
 
 FILES = ("bmm", "linear", "elem", "ln", "softmax")

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.graph.capture.capture import CapturedModel, capture
 from deeppool.graph.models.torchvision_operators import define_missing_operators

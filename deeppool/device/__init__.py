@@ -17,7 +17,8 @@ cuda            NVIDIA GPUs
 emulated        an accelerator emulated in threads of the CPU
 sm_share        a part of a GPU for one job
 multiprocessors    how kernels share the multiprocessors of a GPU, with the time as an argument
-kernels            an operator to its kernels on a GPU, with FLOPs and bytes
+kernel             a kernel on a GPU, by FLOPs and bytes
+kernels            an operator to its kernels
 roofline           seconds and thread blocks of a kernel, by a data sheet
 calibration        seconds of a kernel, by rates that were measured here
 background_stream  the stream of a background job

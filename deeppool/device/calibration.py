@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.protocol import Precision
 from deeppool.errors import InvalidValueError
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.device.datasheet import GpuSheet
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.protocol import Precision
 
 Array = NDArray[np.float64]

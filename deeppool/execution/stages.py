@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from deeppool.collectives.buckets import Buckets
 from deeppool.collectives.layout import Layout
-from deeppool.graph.capture.capture import CapturedModel
 from deeppool.planning.evaluate.schedule import order_of, stages_in_order
 from deeppool.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from deeppool.graph.capture.capture import CapturedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ Division = Literal["layers", "buckets"]
 
 
 def divided(
-    captured: CapturedModel, stages: Sequence[Stage], by: Division, buckets: Buckets
+    captured: "CapturedModel", stages: Sequence[Stage], by: Division, buckets: Buckets
 ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """Divides stages into parts that are computed one after another.
 
@@ -61,12 +63,12 @@ def divided(
     return tuple(parts), tuple(stage_of)
 
 
-def _with_parameters(captured: CapturedModel, stage: Stage) -> set[int]:
+def _with_parameters(captured: "CapturedModel", stage: Stage) -> set[int]:
     """Returns the layers of a stage that have parameters, except the first."""
     return set([layer for layer in stage.layers if captured.graph.layers[layer].parameters][1:])
 
 
-def _bucket_ends(captured: CapturedModel, stage: Stage, rule: Buckets) -> set[int]:
+def _bucket_ends(captured: "CapturedModel", stage: Stage, rule: Buckets) -> set[int]:
     """Returns the layers of a stage of several ranks whose backward completes a bucket of gradients."""
     if len(stage.layout.gpus) < 2:
         return set()

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.estimates.naive import naive_seconds
 from deeppool.base import serialization
 from deeppool.device.datasheet import GPUS, Reach, find_gpu, gpu_sheet
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.roofline import FITTED, Columns
 from deeppool.errors import DocumentError, InvalidValueError
 

@@ -12,7 +12,8 @@ import torch
 
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.emulated.shapes import form_of, key_of, tensors_in
-from deeppool.device.kernels import Kernel, kernels_of
+from deeppool.device.kernel import Kernel
+from deeppool.device.kernels import kernels_of
 from deeppool.device.multiprocessors import KernelWork
 from deeppool.device.roofline import FITTED, Columns
 

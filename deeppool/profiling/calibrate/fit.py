@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeppool.device.calibration import RATES, FamilyCost, family, known_family, sizes
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 
 Array = NDArray[np.float64]
 

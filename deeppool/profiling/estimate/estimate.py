@@ -13,7 +13,7 @@ from deeppool.base.interruption import interruptible
 from deeppool.device.calibration import Calibration
 from deeppool.device.datasheet import GpuSheet
 from deeppool.device.environment import package_versions
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.protocol import AUTOCAST, Precision
 from deeppool.errors import InvalidValueError
 from deeppool.graph.capture.capture import CapturedModel, Model, capture

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deeppool.device.kernels import ADDS_ROWS, Kernel, is_channels_last, kernels_of
+from deeppool.device.kernel import Kernel
+from deeppool.device.kernels import ADDS_ROWS, is_channels_last, kernels_of
 from deeppool.graph.capture.capture import CapturedModel
 from deeppool.graph.capture.fake_tensors import FakeTensorRun, ShapesMode
 from deeppool.job import Progress

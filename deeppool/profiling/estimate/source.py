@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from deeppool.base import serialization
 from deeppool.device.calibration import SUBSTITUTES, Calibration, family
 from deeppool.device.datasheet import GpuSheet, gpu_sheet
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.device.kinds import check_precision
 from deeppool.device.protocol import Precision
 from deeppool.device.roofline import ACCURACY, FITTED, Columns

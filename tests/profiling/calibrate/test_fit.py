@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deeppool.device.calibration import FamilyCost, family
-from deeppool.device.kernels import Kernel
+from deeppool.device.kernel import Kernel
 from deeppool.profiling.calibrate.fit import MeasuredPart, estimated_seconds, fit, nonnegative_least_squares
 
 
