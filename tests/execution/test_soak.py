@@ -6,6 +6,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def run_cycle(
     environment = {**os.environ, "TMPDIR": str(temporary), "DEEPPOOL_SOAK_MARK": mark}
     before, checkpoint = shared_memory(), latest(kept)
     launcher = subprocess.Popen(
-        [sys.executable, "-c", HEEDING_CONTROL_C, *commands[kind], *extra],
+        [sys.executable, "-c", HEEDING_SIGNALS, *commands[kind], *extra],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -210,8 +211,10 @@ def run_cycle(
     assert wait_for(lambda: shared_memory() <= before, GONE_SECONDS), f"{description}: {shared_memory() - before}"
     if launcher.returncode > 0:
         assert "Traceback" not in error, f"{description}: {error}"
-        assert error.count("\n") == 1, f"{description}: {error!r}"
-        assert error.startswith("error: "), f"{description}: {error!r}"
+        *progress, last = error.splitlines()
+        assert last.startswith("error: "), f"{description}: {error!r}"
+        # A command that takes long says now and then how far it is.
+        assert all(re.match(r"\d+% ", line) for line in progress), f"{description}: {error!r}"
     found = latest(kept)
     assert found is None or all(value.isfinite().all() for value in load_weights(found).values()), description
     return f"{description}: {error.strip()[:150]}"
@@ -225,12 +228,13 @@ def _ends_the_run(hit: psutil.Process, launcher: subprocess.Popen, what: signal.
         return True
 
 
-HEEDING_CONTROL_C = """
+HEEDING_SIGNALS = """
 import faulthandler, signal
 # Where it hangs, should it do so.
 faulthandler.register(signal.SIGUSR1)
-# As in test_faults: what runs this may ignore Ctrl-C.
+# As in test_faults: what runs this may ignore Ctrl-C, or a hang-up as nohup does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from deeppool.cli import main
 main()
 """
