@@ -147,9 +147,10 @@ class RunBrowser(Panel):
         self.compared, self._view = None, None
         try:
             if self.selected is not None and self.other.value not in (NOTHING, self.files.value):
-                # The older one comes first, whichever was chosen first.
-                both = [entry.path for entry in self.entries if entry.path in (self.files.value, self.other.value)]
-                after, before = (self._read(path) for path in both)
+                chosen = self.files.value, self.other.value
+                both = [self._read(entry.path) for entry in reversed(self.entries) if entry.path in chosen]
+                # The older one comes first, whichever was chosen first. A copy's file is newer than its record.
+                before, after = sorted(both, key=lambda record: getattr(record, "date", ""))
                 self._view = comparison_view(before, after, dark=self.dark)
                 self.compared = self._view.comparison
             elif self.selected is not None:

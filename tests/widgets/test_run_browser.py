@@ -85,6 +85,16 @@ def test_two_runs_are_compared_one_above_the_other(folder: Path) -> None:
     assert "background throughput alone" in browser.text.value
 
 
+def test_the_older_run_comes_first_where_its_file_is_the_newer_one(folder: Path) -> None:
+    # As after a copy of the folder.
+    put(folder, "run.json", run_of(), 8)
+    browser = RunBrowser(folder)
+    browser.files.value, browser.other.value = folder / "run.json", folder / "later.json"
+    assert isinstance(browser.compared, RunComparison)
+    assert "2026-11-21" in browser.compared.before
+    assert "2026-11-22" in browser.compared.after
+
+
 def test_two_plans_are_compared(folder: Path) -> None:
     browser = RunBrowser(folder)
     browser.files.value, browser.other.value = folder / "wider.json", folder / "plan.json"
