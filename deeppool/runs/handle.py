@@ -37,7 +37,7 @@ EXIT_SECONDS = 5.0
 """Time that an exiting process gives its runs to end."""
 
 LEAST_PROGRESS, LEAST_SECONDS = 0.05, 2.0
-"""Part of a run, and seconds, after which the time to its end is estimated."""
+"""Part of a run done since its start-up, and seconds since then, after which the time to its end is estimated."""
 
 
 @typed
@@ -96,6 +96,8 @@ class RunHandle(Generic[Result]):
         self._cancellation = Cancellation()
         self._future: Future[Result] = Future()
         self._started, self._ended = time.monotonic(), 0.0
+        self._work_began: tuple[float, float] | None = None
+        """Clock and share at the first report of progress: a start-up says nothing of what follows."""
         self._watchers: list[Callable[[], None]] = []
         options = {**options, "on_progress": self._wrap(options.get("on_progress"), self._on_progress)}
         if "on_metrics" in takes:
@@ -160,11 +162,13 @@ class RunHandle(Generic[Result]):
 
     @property
     def remaining(self) -> float | None:
-        """Estimate of the seconds to the end, if what is left goes on as it did so far; None: too early to say."""
-        elapsed = time.monotonic() - self._started
-        if self._ended or self.progress < LEAST_PROGRESS or elapsed < LEAST_SECONDS:
+        """Estimate of the seconds to the end, if what is left goes on as since the start-up; None: too early to say."""
+        if self._ended or self._work_began is None:
             return None
-        return elapsed * (1 - self.progress) / self.progress
+        elapsed, done = time.monotonic() - self._work_began[0], self.progress - self._work_began[1]
+        if done < LEAST_PROGRESS or elapsed < LEAST_SECONDS:
+            return None
+        return elapsed * (1 - self.progress) / done
 
     def result(self, timeout: float | None = None) -> Result:
         """Waits for the end and returns what the function returned, or raises what it raised.
@@ -212,6 +216,8 @@ class RunHandle(Generic[Result]):
         self._notify()
 
     def _on_progress(self, what: str, share: float) -> None:
+        if self._work_began is None and share > 0:
+            self._work_began = time.monotonic(), share
         self.doing, self.progress = what, share
         self._notify()
 

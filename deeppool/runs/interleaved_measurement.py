@@ -110,7 +110,7 @@ class InterleavedMeasurement:
         self._ranks, self._background, self._spinners = processes.ranks, processes.background, processes.spinners
         self._learns = sharing is not None and sharing.learns
         self._publisher, self._run_control, self._report = publisher, run_control, report
-        self._progress = 0.05
+        self._progress = 0.0
         self._current_work: Callable[[], WorkDone] | None = None
         """Where the work that the background does now is added."""
         self._trained = -math.inf

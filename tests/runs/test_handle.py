@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from deeppool.base import cancellation
 from deeppool.errors import InvalidValueError, RunCancelledError, RunError
 from deeppool.execution.checkpoint import latest
 from deeppool.records.training_record import Metrics
+from deeppool.runs import handle
 from deeppool.widgets.run_panel import RunPanel
 from tests.processes.children import children, gone, ranks
 from tests.runs.test_train import losses, make_job, make_plan
@@ -343,24 +345,45 @@ def test_a_killed_kernel_leaves_no_process(tmp_path: Path) -> None:
             manager.shutdown_kernel(now=True)
 
 
-def test_the_time_to_the_end_is_estimated_from_what_is_done() -> None:
-    go_on, reached = threading.Event(), threading.Event()
+def test_the_time_to_the_end_is_estimated_from_what_is_done_since_the_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Shares of a run that has resumed at a quarter: start-up, first report, and a quarter more 100 s later.
+    reports, clock = queue.SimpleQueue[tuple[float, float] | None](), SimpleNamespace(monotonic=lambda: now)
+    reported = queue.SimpleQueue[None]()
+    now = 1000.0
 
     def climb(on_progress: Callable[[str, float], None] = lambda what, share: None) -> None:
-        on_progress("climbing", 0.25)
-        reached.set()
-        assert go_on.wait(TIMEOUT)
+        while (share := reports.get(timeout=TIMEOUT)) is not None:
+            on_progress("climbing", share)
+            reported.put(None)
 
+    def report(share: float) -> None:
+        reports.put(share)
+        reported.get(timeout=TIMEOUT)
+
+    monkeypatch.setattr(handle, "time", clock)
     run = dp.start(climb)
-    assert reached.wait(TIMEOUT)
-    started = run._started
-    run._started = started - 10_000
-    assert run.remaining == pytest.approx(30_000, rel=0.01)
-    assert "to go)" in repr(run)
-    run._started = time.monotonic() + 1
+    report(0.0)
+    # A start-up of any length says nothing of the rest.
+    now += 10_000
     assert run.remaining is None
-    run._started, run.progress = started - 10_000, 0.01
+    report(0.25)
+    now += 100
     assert run.remaining is None
-    go_on.set()
+    report(0.5)
+    # The other half takes as long for each share as the quarter did.
+    assert run.remaining == pytest.approx(200)
+    assert repr(run).endswith("about 200 s to go)")
+    reports.put(None)
     run.result(TIMEOUT)
     assert run.remaining is None
+
+
+def test_the_time_to_the_end_is_not_estimated_from_a_moment_or_from_little() -> None:
+    steps = Steps()
+    run = dp.start(steps.climb, 1)
+    run._work_began, run.progress = (time.monotonic() - 10_000, 0.25), 0.26
+    assert run.remaining is None
+    run._work_began, run.progress = (time.monotonic() + 1, 0.25), 0.75
+    assert run.remaining is None
+    steps.step()
+    run.result(TIMEOUT)

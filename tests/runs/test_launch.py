@@ -306,6 +306,9 @@ def test_progress_never_goes_back(collocated) -> None:
     assert whats[-1] == "done"
     assert list(shares) == sorted(shares)
     assert shares[-1] == 1
+    # The time to the end is estimated from what is done since the first share.
+    first = whats.index("measuring, round 1 of 3")
+    assert shares[first - 1] == 0 < shares[first]
 
 
 @pytest.mark.processes
