@@ -21,7 +21,7 @@ AXIS = 1.5
 """End of the time axis as a multiple of the 95th percentile; outliers, as at a start, lie outside."""
 
 _MARKERS: dict[Condition, tuple[str, str]] = {
-    "warming up": ("alone", "circle-open"),
+    "warming up": ("warming up", "x-thin-open"),
     "asleep": ("alone, idle cores", "circle-open"),
     "awake": ("alone", "circle"),
     "learning": ("learning", "diamond-open"),

@@ -42,6 +42,16 @@ def test_iterations_stand_over_the_time_by_condition() -> None:
     assert "allowed to the background: 20 % of the time" in drawn["collocated"].customdata[2]
 
 
+def test_iterations_of_the_warm_up_are_not_among_those_alone_which_the_mean_is_of() -> None:
+    drawn = traces(figures.live([iteration(0.0, "warming up", 0.5), *RUN]))
+    assert list(drawn["warming up"].y) == pytest.approx([500])
+    assert list(drawn["alone"].y) == pytest.approx([100, 120])
+    # The legend shows the first symbol of a trace for all of them.
+    for name in ("warming up", "alone", "alone, idle cores", "collocated"):
+        assert len(set(drawn[name].marker.symbol)) == 1
+    assert drawn["warming up"].marker.symbol[0] != drawn["alone, idle cores"].marker.symbol[0]
+
+
 def test_the_level_alone_is_the_mean_of_iterations_on_cores_that_are_awake() -> None:
     assert mean_alone(RUN) == pytest.approx(0.11)
     assert list(traces(figures.live(RUN))["mean alone"].y) == pytest.approx([110, 110])
