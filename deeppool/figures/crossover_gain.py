@@ -32,6 +32,8 @@ _FORMULAS: dict[str, Callable[[Sequence[JobCosts]], float]] = {
 }
 """Of two jobs; apart: on two ranks."""
 _POINTS = 200
+LONGEST_BAR = 2.0
+"""End of the vertical axis, in multiples of the highest mark or line, where a bar is longer."""
 
 
 @typed
@@ -62,16 +64,27 @@ def crossover_gain(comparisons: Sequence[CrossoverComparison], *, dark: bool = F
     figure = go.Figure([*lines, *(_marks(order, comparisons, ratios) for order in orders)])
     figure.add_hline(y=1, line={"dash": "dot", "width": 1.5, "color": theme.neutral(dark=dark)})
     figure.update_xaxes(title_text="communication / computing (log)", type="log", tickformat=",.4~r")
-    figure.update_yaxes(title_text="time of a round / crossover's", rangemode="tozero")
+    highest, cut = _highest(comparisons, orders, lines)
+    figure.update_yaxes(title_text="time of a round / crossover's", range=[0, 1.05 * highest])
     return theme.apply_theme(
         figure,
         title="Gain of jobs that cross over",
         subtitle=f"marks <b>measured</b> on {first.ranks} ranks of {escape(first.device_name)} (bars: 95 % "
-        "confidence); lines by formula, for two equal jobs",
+        f"confidence{', cut where longer' * cut}); lines by formula, for two equal jobs",
         plot_height=340,
         heading_height=19,
         dark=dark,
     )
+
+
+def _highest(
+    comparisons: Sequence[CrossoverComparison], orders: Sequence[str], lines: Sequence[go.Scatter]
+) -> tuple[float, bool]:
+    """Returns the end of the vertical axis, and whether it cuts a bar: those of few repetitions flatten all else."""
+    gains = [one.gain(CROSSOVER, order) for one in comparisons for order in orders]
+    drawn = max([1.0, *(gain for gain, _, _ in gains), *(y for line in lines for y in line.y)])
+    ends = max([drawn, *(high for _, _, high in gains if high is not None)])
+    return min(ends, LONGEST_BAR * drawn), ends > LONGEST_BAR * drawn
 
 
 def _marks(order: str, comparisons: Sequence[CrossoverComparison], ratios: Sequence[float]) -> go.Scatter:

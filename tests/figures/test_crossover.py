@@ -81,6 +81,20 @@ def test_gains_stand_at_their_ratio_beside_the_formula() -> None:
         figures.crossover_gain([comparison(0.5), comparison(0.0)])
 
 
+def test_a_bar_of_few_repetitions_does_not_flatten_marks_and_lines() -> None:
+    steady = figures.crossover_gain([comparison(0.5)])
+    assert steady.layout.yaxis.range == (0, pytest.approx(1.05 * 2.0))
+    assert "cut" not in steady.layout.title.subtitle.text
+    noisy = comparison(0.5)
+    ways = (replace(noisy.ways[0], seconds=(2.0, 9.0, 1.0)), replace(noisy.ways[1], seconds=(4.0, 3.0, 5.0)))
+    figure = figures.crossover_gain([replace(noisy, ways=ways, repetitions=3)])
+    marks = figure.data[-1]
+    highest = max(*marks.y, *figure.data[0].y)
+    assert marks.y[0] + marks.error_y.array[0] > 2 * highest
+    assert figure.layout.yaxis.range == (0, pytest.approx(1.05 * 2 * highest))
+    assert "bars: 95 % confidence, cut where longer" in figure.layout.title.subtitle.text
+
+
 def test_a_comparison_prints_what_it_measured() -> None:
     text = str(comparison())
     assert "communication / computing 1.00" in text
