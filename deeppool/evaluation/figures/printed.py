@@ -1,5 +1,6 @@
 """Marks what a paper prints in a figure of this project's numbers."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from deeppool.figures.formatting import escape
 
 
 def printed(figure: go.Figure, evaluation: str, number: str, *, scale: float = 1.0) -> go.Figure:
-    """Draws what the paper prints for a number as dashed lines across the figure, with its words; nothing for words.
+    """Draws what the paper prints for a number as dashed lines across the figure, named once; nothing for words.
 
     Args:
         figure: whose y axis has the number's unit.
@@ -20,16 +21,24 @@ def printed(figure: go.Figure, evaluation: str, number: str, *, scale: float = 1
         scale: factor from the number's unit to the axis.
     """
     value = paper_values(evaluation).beside(number)
-    for level in () if value is None else value.levels:
-        figure.add_hline(
-            y=scale * level,
-            line={"dash": "dash", "width": 1.5, "color": theme.neutral()},
-            annotation={
-                "text": escape(f"paper: {number}, {value.value}"),  # type: ignore[union-attr]
-                "font": {"size": 11, "color": theme.neutral(), "shadow": theme.halo()},
-            },
-            annotation_position="top left",
-        )
+    if value is None or not value.levels:
+        return figure
+    for level in value.levels:
+        figure.add_hline(y=scale * level, line={"dash": "dash", "width": 1.5, "color": theme.neutral()})
+    # What it prints for all batches has no name that a reader knows.
+    name = re.sub(r"^[^:]*\*[^:]*: ", "", number)
+    scaled = "" if scale == 1 else f", times {scale:g}"
+    figure.add_annotation(
+        text=escape(f"paper: {name}, {value.value}{scaled}"),
+        font={"size": 11, "color": theme.neutral(), "shadow": theme.halo()},
+        showarrow=False,
+        xref="x domain",
+        x=1,
+        xanchor="right",
+        yref="y",
+        y=scale * max(value.levels),
+        yanchor="bottom",
+    )
     return figure
 
 
