@@ -35,7 +35,9 @@ def stream_priorities(effects: Mapping[str, Sequence[PriorityEffect]], where: st
                 name=f"captured at {captured}, replayed at {replayed} priority",
                 y=[escape(row) for row, _ in chosen],
                 x=[1e6 * effect.seconds for _, effect in chosen],
-                marker={"color": shades[captured], "opacity": 1.0 if captured == replayed else 0.6},
+                marker={"color": shades[captured]},
+                # Of the trace, as the legend has it: it leaves out a marker's.
+                opacity=1.0 if captured == replayed else 0.6,
                 hovertemplate="%{y}: %{x:.0f} us<extra></extra>",
             )
         )

@@ -16,6 +16,9 @@ def test_rows_are_queues_and_bars_are_pairs_of_priorities():
     assert list(high.y) == ["waves, a queue each", "waves, one queue"]
     assert list(high.x) == pytest.approx([40, 40])
     assert (list(low.y), list(low.x)) == (["waves, a queue each"], pytest.approx([1000]))
+    # Plotly's legend has the opacity of a trace, and leaves out that of a marker.
+    assert (high.opacity, low.opacity) == (0.6, 1)
+    assert high.marker.opacity is None
     # Bars of one queue must not hide each other.
     assert figure.layout.barmode == "group"
     assert figure.layout.title.subtitle.text == "emulated on h200; alone it takes 10 us"
