@@ -24,7 +24,7 @@ def ladder(runs: Mapping[str, Sequence[RunRecord]]) -> go.Figure:
 
     Args:
         runs: runs by rung, the lowest first; a bar is the median of its runs, its line reaches from the smallest to the
-            largest.
+            largest. One run has no line.
 
     Raises:
         InvalidValueError: none, something else, or a run without a background.
@@ -81,7 +81,8 @@ def stream_ladder(results: Mapping[str, LadderResult], where: str) -> go.Figure:
         kept = {rung.rung: [100 * rung.kept] for rung in result.rungs}
         harvests = {rung.rung: [100 * rung.harvest] for rung in result.rungs}
         for column, values in ((1, kept), (2, harvests)):
-            bars = _bars(name, values, shade).update(legendgroup=name, showlegend=column == 1)
+            bars = _bars(f"{escape(name)} foreground", values, shade)
+            bars.update(legendgroup=name, showlegend=column == 1)
             figure.add_trace(bars, row=1, col=column)
     figure.update_xaxes(title_text="throughput (% of alone)", rangemode="tozero")
     return theme.apply_theme(
@@ -113,6 +114,7 @@ def _bars(name: str, values: Mapping[str, Sequence[float]], colour: str) -> go.B
         x=middles,
         error_x={
             "type": "data",
+            "visible": any(len(found) > 1 for found in values.values()),
             "symmetric": False,
             "array": [max(found) - middle for found, middle in zip(values.values(), middles, strict=True)],
             "arrayminus": [middle - min(found) for found, middle in zip(values.values(), middles, strict=True)],
@@ -122,6 +124,7 @@ def _bars(name: str, values: Mapping[str, Sequence[float]], colour: str) -> go.B
         marker={"color": colour},
         text=[f"{middle:.0f} %" for middle in middles],
         textposition="inside",
+        textangle=0,
         insidetextanchor="start",
         hovertemplate=f"<b>%{{y}}</b>: {name} at %{{x:.1f}} % of alone<extra></extra>",
     )

@@ -27,6 +27,11 @@ def test_a_bar_is_the_median_of_its_runs_and_its_line_reaches_to_the_others():
     assert list(back.x) == pytest.approx([0, 60, 25])
     assert (front.error_x.array[2], front.error_x.arrayminus[2]) == (pytest.approx(20), pytest.approx(30))
     assert (front.error_x.array[1], front.error_x.arrayminus[1]) == (0, 0)
+    assert front.error_x.visible
+
+
+def test_one_run_of_each_has_no_lines():
+    assert [bars.error_x.visible for bars in figures.ladder({"naive": [measured(1.0, 0.6)]}).data] == [False, False]
 
 
 def test_a_foreground_that_takes_half_as_long_again_keeps_two_thirds():
@@ -76,10 +81,10 @@ def test_in_streams_each_foreground_has_bars_of_its_own_and_the_ranking_is_by_th
     assert (idle.ranking, busy.ranking) == (("rung 1", "rung 0"), ("rung 0", "rung 1"))
     figure = figures.stream_ladder({"idle": idle, "busy": busy}, "emulated on h200 <made up>")
     assert [(trace.name, list(trace.x)) for trace in figure.data] == [
-        ("idle", pytest.approx([50, 80])),
-        ("idle", pytest.approx([90, 70])),
-        ("busy", pytest.approx([80, 100])),
-        ("busy", pytest.approx([30, 5])),
+        ("idle foreground", pytest.approx([50, 80])),
+        ("idle foreground", pytest.approx([90, 70])),
+        ("busy foreground", pytest.approx([80, 100])),
+        ("busy foreground", pytest.approx([30, 5])),
     ]
     assert [trace.showlegend for trace in figure.data] == [True, False] * 2
     assert figure.layout.barmode == "group"
