@@ -1,7 +1,7 @@
 """Fits the texts of a figure to the width of its page: plotly cuts what is longer.
 
-Titles, subtitles and headings are wrapped, and the figure grows by their lines and by those of the legend, so that
-nothing overlaps. The panels keep their heights.
+Titles, subtitles, headings and the titles of horizontal axes are wrapped, and the figure grows by their lines and by
+those of the legend, so that nothing overlaps. The panels keep their heights.
 """
 
 import html
@@ -17,9 +17,11 @@ from deeppool.figures.formatting import wrap_lines
 
 MARGIN = 100
 """Pixels beside the texts: both margins, and what axis labels take."""
-TITLE_CHARACTER, CHARACTER = 9.2, 6.4
+TITLE_CHARACTER, AXIS_CHARACTER, CHARACTER = 9.2, 7.4, 6.4
 """Widths of a character in pixels, a little more than the mean of the fonts."""
-TITLE_LINE, SUBTITLE_LINE, HEADING_LINE, LEGEND_ROW = 22, 16, 15, 19
+AXIS_OVERHANG = 36
+"""Pixels by which the title of an axis may be longer than its axis, at both ends together."""
+TITLE_LINE, AXIS_LINE, SUBTITLE_LINE, HEADING_LINE, LEGEND_ROW = 22, 18, 16, 15, 19
 """Heights of a line in pixels."""
 TITLE_RAISE = 12
 """Pixels by which plotly raises a title of several lines, however many."""
@@ -60,8 +62,9 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
     )
     legend = LEGEND_ROW * (_legend_rows(figure, room) - 1)
     headings, rise, axes, grown = _headings(original, meta.get("headings") or [], room)
+    below, named = _axis_titles(original["axis_titles"], room)
     top = original["margin"]["t"] + above + legend + rise
-    height = original["height"] + above + legend + rise + grown
+    height = original["height"] + above + legend + rise + grown + below
     raised = TITLE_RAISE * ("<br>" in title and "<br>" not in original["title"])
     fitted = {
         "title": {
@@ -70,10 +73,11 @@ def page_layout(figure: go.Figure, width: float) -> dict[str, Any] | None:
             "subtitle": {"text": subtitle},
         },
         "legend": {"y": 1 - ((1 - original["legend_y"]) * original["height"] + above) / height},
-        "margin": {"t": top},
+        "margin": {"t": top, "b": original["margin"]["b"] + below},
         "height": height,
         "annotations": headings,
         **axes,
+        **named,
         "meta": {**meta, "original": original},
     }
     texts = title == original["title"] and subtitle == original["subtitle"]
@@ -113,6 +117,7 @@ def _original(layout: dict[str, Any]) -> dict[str, Any]:
     """Returns what is fitted, as the figure was made."""
     title = layout.get("title") or {}
     axes = {name: axis["domain"] for name, axis in layout.items() if name.startswith("yaxis") and "domain" in axis}
+    across = {name: axis for name, axis in layout.items() if name.startswith("xaxis")}
     return {
         "title": title.get("text") or "",
         "title_y": title.get("y") or 1.0,
@@ -122,7 +127,25 @@ def _original(layout: dict[str, Any]) -> dict[str, Any]:
         "height": layout.get("height"),
         "annotations": layout.get("annotations") or [],
         "domains": {name: list(domain) for name, domain in axes.items()},
+        "axis_titles": {
+            name: (text, list(axis.get("domain") or [0.0, 1.0]))
+            for name, axis in across.items()
+            if (text := (axis.get("title") or {}).get("text"))
+        },
     }
+
+
+def _axis_titles(
+    titles: dict[str, tuple[str, list[float]]], room: float
+) -> tuple[float, dict[str, dict[str, dict[str, str]]]]:
+    """Returns the pixels that the lines of horizontal axes' titles need below the panels, and the titles by axis."""
+    below = 0
+    named = {}
+    for name, (text, domain) in titles.items():
+        wrapped = _wrapped(text, (room * (domain[1] - domain[0]) + AXIS_OVERHANG) / AXIS_CHARACTER)
+        below = max(below, AXIS_LINE * _more_lines(wrapped, text))
+        named[name] = {"title": {"text": wrapped}}
+    return below, named
 
 
 def _longer_labels(figure: go.Figure, layout: dict[str, Any]) -> float:

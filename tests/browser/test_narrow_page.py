@@ -1,4 +1,4 @@
-"""Panels on a page of 800 pixels, beside JupyterLab's open sidebar: nothing is cut, and nothing scrolls sideways."""
+"""Panels on a page of 700 pixels, beside JupyterLab's open sidebar: nothing is cut, and nothing scrolls sideways."""
 
 from typing import Any
 
@@ -8,16 +8,19 @@ from playwright.sync_api import Locator
 from tests.browser.lab import HEIGHT, Lab
 from tests.browser.notebook import Notebook
 
-NARROW = 800
+NARROW = 700
 PANELS = {
     "dp-collocation-panel": "dp.widgets.CollocationPanel(dp.plan(profile, 2, 16))",
-    "dp-timeline-view": "dp.widgets.TimelineView(dp.plan(profile, 8, 64, 2.0), dp.plan(profile, 2, 64))",
+    "dp-timeline-view": (
+        "dp.widgets.TimelineView(*[dp.plan(dp.find_profile('vgg16-h200'), gpus, 256, 4.0) for gpus in (8, 64)])"
+    ),
     "dp-profile-panel": "dp.widgets.ProfilePanel(profile)",
     "dp-amplification-explorer": "dp.widgets.AmplificationExplorer(profile, gpus=4)",
 }
 TEXTS = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot => {
     const page = plot.getBoundingClientRect();
-    return [...plot.querySelectorAll('.gtitle, .gtitle-subtitle, .annotation-text, .legendtext')].map(text => {
+    const texts = '.gtitle, .gtitle-subtitle, .annotation-text, .legendtext, .xtitle, .x2title, .x3title';
+    return [...plot.querySelectorAll(texts)].map(text => {
         const box = text.getBoundingClientRect();
         return {text: text.textContent, left: box.left - page.left, over: box.right - page.right, top: box.top,
                 bottom: box.bottom, kind: text.classList[0]};
@@ -28,6 +31,11 @@ FIELDS_CUT = """panel => {
     const right = panel.getBoundingClientRect().right;
     return [...panel.querySelectorAll('input, select')].filter(field => field.offsetParent)
         .filter(field => field.getBoundingClientRect().right > right).map(field => field.outerHTML);
+}"""
+FIELDS_LOW = """panel => {
+    const height = parseFloat(getComputedStyle(panel).getPropertyValue('--jp-widgets-inline-height'));
+    return [...panel.querySelectorAll('input[type=text], select:not([size])')].filter(field => field.offsetParent)
+        .filter(field => !(field.getBoundingClientRect().height >= height)).map(field => field.outerHTML);
 }"""
 TITLES = """panel => [...panel.querySelectorAll('.js-plotly-plot')].flatMap(plot => {
     const page = plot.getBoundingClientRect().top;
@@ -86,6 +94,7 @@ def check_fits(notebook: Notebook, panel: Locator) -> None:
         return [] if not texts else [text for text in texts if text["over"] > 0 or text["left"] < 0]
 
     assert panel.evaluate(FIELDS_CUT) == []
+    assert panel.evaluate(FIELDS_LOW) == []
     if panel.locator(".js-plotly-plot").count():
         notebook.until(lambda: panel.evaluate(TEXTS) and not cut())
     # A legend has no heading in it.

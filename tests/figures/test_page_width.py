@@ -70,6 +70,19 @@ def test_panels_keep_their_heights_while_the_figure_grows(name: str) -> None:
     assert heights(after) == pytest.approx(heights(before), abs=0.5)
 
 
+def test_the_title_of_an_axis_is_wrapped_below_panels_that_stay_where_they_are() -> None:
+    before = figure_of("timeline")
+    after = fitted(before, 330)
+    title = after.layout.xaxis2.title.text
+    assert words(title) == words("time from the start of the iteration (ms)")
+    # Plotly writes it in 14 pixels, of which a character takes half on average, and cuts it at the figure's end.
+    assert max(map(len, title.split("<br>"))) * 7 < 330 - MARGIN
+    assert title.count("<br>") == 1
+    assert after.layout.margin.b - before.layout.margin.b >= 14
+    assert fitted(after, WIDE).layout.xaxis2.title.text == before.layout.xaxis2.title.text
+    assert fitted(after, WIDE).layout.margin.b == before.layout.margin.b
+
+
 def test_headings_stay_at_their_panels_and_do_not_reach_into_the_panel_above() -> None:
     after = fitted(figure_of("timeline"), 360)
     layout = after.layout
