@@ -211,7 +211,8 @@ class RunHandle(Generic[Result]):
             self._ended = time.monotonic()
             self._future.set_exception(error)
         else:
-            self._ended = time.monotonic()
+            # The last report of many functions comes before their end.
+            self._ended, self.progress = time.monotonic(), 1.0
             self._future.set_result(result)
         self._notify()
 

@@ -74,6 +74,16 @@ def test_a_run_shows_what_it_does_and_gives_its_result() -> None:
     assert run.state == "done"
 
 
+def test_all_of_a_run_that_has_ended_is_done_whatever_it_reported_last() -> None:
+    def half(on_progress: Callable[[str, float], None] = lambda what, share: None) -> None:
+        on_progress("half", 0.5)
+
+    run = dp.start(half)
+    run.result(TIMEOUT)
+    assert run.progress == 1
+    assert RunPanel(run).bar.value == 1
+
+
 def test_updates_repeated_after_a_fault_are_listed_once() -> None:
     def train(*, on_progress=None, on_metrics=None) -> None:
         for update in (1, 2, 3, 2, 3, 4):
