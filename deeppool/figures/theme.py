@@ -91,7 +91,10 @@ def template(*, dark: bool = False) -> go.layout.Template:
         "tickcolor": _GRID[dark],
         "title": {"standoff": 8},
     }
+    # Plotly's own are dark grey on any page.
+    lines = {"color": _INK[dark]}
     return go.layout.Template(
+        data={"bar": [{"error_x": lines, "error_y": lines}]},
         layout={
             "font": {"family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif", "size": 12, "color": _INK[dark]},
             "title": {
@@ -113,7 +116,7 @@ def template(*, dark: bool = False) -> go.layout.Template:
             "margin": {"l": 64, "r": 24},
             # "Share chart…" uploads the figure to a cloud.
             "modebar": {"remove": ["sendChartToCloud"]},
-        }
+        },
     )
 
 

@@ -56,6 +56,15 @@ def test_idle_time_recedes_but_is_seen_against_the_paper(dark):
 
 
 @pytest.mark.parametrize("dark", [False, True])
+def test_error_bars_of_bars_are_seen_against_the_paper(dark):
+    figure = theme.apply_theme(go.Figure(), title="one", plot_height=100, dark=dark)
+    (bar,) = figure.layout.template.data.bar
+    for lines in (bar.error_x, bar.error_y):
+        # Where the template has none, plotly draws #444444.
+        assert distance(lines.color or "#444444", theme.paper(dark=dark)) > 3 * APART
+
+
+@pytest.mark.parametrize("dark", [False, True])
 def test_no_figure_offers_to_upload_itself_to_a_cloud(dark):
     figure = theme.apply_theme(go.Figure(), title="one", plot_height=100, dark=dark)
     assert figure.layout.template.layout.modebar.remove == ("sendChartToCloud",)
