@@ -231,6 +231,8 @@ def load_weights(checkpoint: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """
     folder = Path(checkpoint)
     with _report_damage(folder):
+        if not (folder / RECORD).exists() and (newest := latest(folder)) is not None:
+            raise DocumentError(f"{folder} is a folder of checkpoints, not one of them (its latest is {newest})")
         shards = _read_shards(folder, read(folder))
         model = {name: value for shard in shards for name, value in shard["model"].items()}
         names = shards[0].get("state_dict")

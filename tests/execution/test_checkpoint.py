@@ -119,6 +119,12 @@ def test_the_weights_are_the_state_dict_of_a_model_with_tied_weights(trained: tu
     assert fresh.f3.weight is fresh.f1.weight
 
 
+def test_the_folder_of_all_checkpoints_is_refused_with_its_latest(trainer: Trainer, tmp_path: Path) -> None:
+    latest = [write(trainer, tmp_path, updates=updates) for updates in (3, 1_000_000, 20)][1]
+    with pytest.raises(DocumentError, match=rf"{tmp_path} is a folder of checkpoints, .* latest is {latest}\)$"):
+        load_weights(tmp_path)
+
+
 def test_a_checkpoint_of_an_earlier_version_still_loads(trained: tuple[Tied, Path], tmp_path: Path) -> None:
     """Neither checksums, nor the names of the model's ``state_dict``."""
     model, checkpoint = trained
