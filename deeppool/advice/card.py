@@ -222,7 +222,7 @@ def _partial_all_reduces(record: TrainingRecord, file: str) -> Finding | None:
     usual = [median(each.p50 for each in group) for group in groups]
     late = [max(x.p99 for x in group) - p50 for group, p50 in zip(groups, usual, strict=True) if len(group) > 1]
     if not late:
-        evidence = "by its plan no two ranks compute the same layers, so that their times do not show who is late"
+        evidence = "by its plan no two ranks compute exactly the same layers, so their times do not show who is late"
         return Finding("partial all-reduces", "unknown", None, evidence, "")
     longest = 1 + max(late) / max(usual)
     evidence = f"the longest computing of a rank (p99) is {longest:.2f} times the usual one"

@@ -204,7 +204,8 @@ def _parse(content: bytes) -> dict[str, Any]:
         problem = re.sub(r"(.*) at (line \d+) column (\d+)", r"at \2, column \3: \1", str(error))
         raise ValueError(f"not JSON {problem}") from error
     if not isinstance(document, dict):
-        raise ValueError(f"holds a {type(document).__name__}, expected an object with a 'format' field")
+        held = "a list" if isinstance(document, list) else repr(document)[:60]
+        raise ValueError(f"holds {held}, expected an object with a 'format' field")
     _check_numbers(document)
     return document
 

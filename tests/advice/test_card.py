@@ -161,7 +161,7 @@ def test_ranks_with_unlike_layers_by_their_plan_are_not_compared() -> None:
         found = of("partial all-reduces", replace(unlike, compute_times=measured, ranks=2))
         assert (found.verdict, found.next_step) == ("unknown", "")
     assert "'my plan.json'" in of("partial all-reduces", replace(unlike, compute_times=())).next_step
-    assert "no two ranks compute the same layers" in found.evidence
+    assert "no two ranks compute exactly the same layers" in found.evidence
 
 
 def test_idle_time_of_a_training_gets_a_background_by_the_command_that_has_its_job(plan: Plan) -> None:

@@ -186,6 +186,7 @@ INSIDE = CLUSTER_DOCUMENT["inside"]
         (json.dumps(CLUSTER_DOCUMENT)[:60], "not JSON at line 1, column .*truncated"),
         ("", "not JSON at line 1, column 0: EOF while parsing"),
         ("[1, 2]", "holds a list, expected an object with a 'format' field"),
+        ("3", "holds 3, expected an object with a 'format' field"),
         ('{"nbformat": 4}', "field 'format' is None, expected deeppool/ and one of advice, .*, cluster, .*, plan"),
         (changed(CLUSTER_DOCUMENT, format="deeppool/recipe"), "field 'format' is 'deeppool/recipe', expected"),
         (changed(CLUSTER_DOCUMENT, version=2), "field 'version' is 2, this deeppool reads 1"),
@@ -194,7 +195,19 @@ INSIDE = CLUSTER_DOCUMENT["inside"]
         (changed(CLUSTER_DOCUMENT, inside=INSIDE | {"latency": []}), r"field 'inside\.latency' is \[\]: input should"),
         ('{"format": "deeppool/cluster", "version": 1}', "field 'gpus' is missing"),
     ],
-    ids=["truncated", "empty", "list", "foreign", "kind", "version", "type", "bound", "nested type", "missing field"],
+    ids=[
+        "truncated",
+        "empty",
+        "list",
+        "number",
+        "foreign",
+        "kind",
+        "version",
+        "type",
+        "bound",
+        "nested type",
+        "missing field",
+    ],
 )
 def test_a_wrong_file_says_which_file_what_field_and_its_value(text: str, phrase: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"

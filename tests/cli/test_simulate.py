@@ -50,7 +50,7 @@ def test_stragglers_of_a_plan_are_reported_and_the_same_for_a_seed(folder):
     options = ("--straggling", 0.2, "--delay", 2, "--jitter", 0.1, "--speed", "1=0.5", "--iterations", 50, "--seed", 3)
     done = simulate(folder, "plan.json", *options)
     assert done.exit_code == 0
-    assert "speed of GPU 1 at 0.5, jitter 0.1, stragglers 0.2 of the time, 2 slower; seed 3: mean" in done.stdout
+    assert "speed of GPU 1 at 0.5, jitter 0.1, stragglers 0.2 of the time, 3 times as slow; seed 3: mean" in done.stdout
     assert "of 50 iterations" in done.stdout
     first, again = (json.loads(simulate(folder, "plan.json", *options, "--json").stdout) for _ in range(2))
     assert first == again

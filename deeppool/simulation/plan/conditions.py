@@ -125,7 +125,7 @@ class Conditions:
         parts = {
             f"speed of {slow}{' …' if len(named) > 4 else ''}": bool(named),
             f"jitter {self.jitter:.3g}": self.jitter > 0,
-            f"stragglers {self.straggling:g} of the time, {self.delay:g} slower": self.straggling > 0,
+            f"stragglers {self.straggling:g} of the time, {1 + self.delay:g} times as slow": self.straggling > 0,
             f"bandwidth in a node x {self.inside_bandwidth:g}": self.inside_bandwidth != 1,
             f"between nodes x {self.between_bandwidth:g}": self.between_bandwidth != 1,
         }
