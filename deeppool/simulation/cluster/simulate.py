@@ -25,6 +25,7 @@ from deeppool.simulation.cluster.record import ClusterSimulation
 from deeppool.simulation.cluster.workload import Source, WorkloadTrace, cluster_of_jobs, load_sources
 from deeppool.simulation.device.interference import Interference
 from deeppool.simulation.plan.conditions import Conditions
+from deeppool.units import format_count
 
 
 @interruptible
@@ -73,7 +74,7 @@ def simulate_cluster(
     known = load_sources(trace) if sources is None else sources
     cluster = cluster_of_jobs(trace, known, cluster)
     if foreground_gpus is not None:
-        note = f"the cluster has {cluster.gpus} GPUs"
+        note = f"the cluster has {format_count(cluster.gpus, 'GPU')}"
         foreground_gpus = whole_number("foreground_gpus", foreground_gpus, 1, cluster.gpus, note)
     harvest_of_idle = real_number("harvest_of_idle", harvest_of_idle)
     until = None if until is None else real_number("until", until)

@@ -432,6 +432,11 @@ def test_each_strategy_has_the_throughput_of_the_papers_scenario():
             {"strategy": "partition", "foreground_gpus": 9},
             "must be at most 4, got 9 .the cluster has 4 GPUs",
         ),
+        (
+            [foreground("f")],
+            {"strategy": "partition", "foreground_gpus": 9, "cluster": replace(CLUSTER, gpus=1)},
+            r"got 9 \(the cluster has 1 GPU\)",
+        ),
         ([foreground("f")], {"harvest_of_idle": 2.0}, "harvest_of_idle must be from 0 to 1, got 2"),
         ([foreground("f")], {"policy": "none"}, "policy 'none' has no background"),
         ([foreground("f")], {"max_slowdown": 0.1}, "max_slowdown 0.1 bounds what backgrounds cost"),
