@@ -73,7 +73,8 @@ class Coordinator:
             gpus: number of cores that a Ray on this machine offers as GPUs, where it has no real ones; all by default.
 
         Raises:
-            RunError: Ray is not installed, does not start, or is not at the address.
+            RunError: Ray is not installed, does not start, or is not at the address, or another one runs that was
+                started here.
             DocumentError: a record of the history is unreadable.
         """
         joined = ray_connection.running()
@@ -82,10 +83,16 @@ class Coordinator:
             raise InvalidValueError(
                 f"gpus={gpus} is for a new Ray on this machine, there is one at {at} (deeppool cluster stop ends it)"
             )
-        here = joined is None and address is None
-        if address is not None:
+        if joined is not None and joined.pid is not None:
+            if address not in (None, joined.address):
+                raise RunError(
+                    f"a Ray that runs on this machine at {joined.address} would not be found again "
+                    "(deeppool cluster stop ends it, and its jobs)"
+                )
+        elif address is not None:
             joined = Joined(address, None)
-        elif joined is None:
+        here = joined is None
+        if joined is None:
             joined = ray_connection.start_here(gpus)
         ray, connected = ray_connection.join(joined.address)
         device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
@@ -246,7 +253,8 @@ class Coordinator:
         """
         until, lost = math.inf if timeout is None else time.monotonic() + timeout, 0
         while True:
-            left = until - time.monotonic()
+            # Ray aborts this process where the limit is negative.
+            left = max(0.0, until - time.monotonic())
             try:
                 return _answer(self._ray, asked, min(left, LOOK_SECONDS))
             except self._ray.exceptions.GetTimeoutError:

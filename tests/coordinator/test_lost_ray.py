@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -68,6 +69,52 @@ def test_a_ray_that_is_there_is_waited_for(listener: socket.socket, monkeypatch:
     with pytest.raises(RunError, match="job 1 is not over after"):
         coordinator(ray, listener).wait(1, timeout=30.0)
     assert ray.looks == 30.0 / client.LOOK_SECONDS > client.LOST_LOOKS
+
+
+def test_a_look_that_took_longer_than_it_may_leaves_no_negative_limit(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    class SlowRay(SilentRay):
+        def get(self, asked: object, timeout: float) -> None:
+            limits.append(timeout)
+            self.now += 0.01
+            super().get(asked, timeout)
+
+    ray = SlowRay(listener, ends_after=0)
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: ray.now))
+    with pytest.raises(RunError, match="job 1 is not over after"):
+        coordinator(ray, listener).wait(1, timeout=client.LOOK_SECONDS + 0.005)
+    # Ray aborts the process where the limit is negative.
+    assert limits == [client.LOOK_SECONDS, 0.0]
+
+
+@pytest.fixture
+def started_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Joined:
+    """A Ray that an earlier command has started on this machine, with a coordinator that answers at once."""
+    found = Joined("127.0.0.1:6379", os.getpid())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    ray_connection.remember(found)
+    monkeypatch.setattr(ray_connection, "HOST", psutil.Process().cmdline()[-1])
+    monkeypatch.setattr(ray_connection, "join", lambda address: (MagicMock(), False))
+    monkeypatch.setattr(client, "on_node", lambda node: None)
+    monkeypatch.setattr(client, "_answer", lambda ray, asked: None)
+    return found
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:6379"])
+def test_a_ray_that_was_started_here_can_be_stopped_after_a_start_by_its_address(
+    started_here: Joined, address: str | None
+) -> None:
+    Coordinator.start(address)
+    assert ray_connection.running() == started_here
+
+
+def test_a_ray_that_was_started_here_is_not_forgotten_for_another_one(started_here: Joined) -> None:
+    with pytest.raises(RunError, match=r"at 127.0.0.1:6379 would not be found again \(deeppool cluster stop ends it"):
+        Coordinator.start("10.0.0.1:6379")
+    assert ray_connection.running() == started_here
 
 
 HOST = """
