@@ -37,14 +37,15 @@ def indexes(node: fx.Node) -> bool:
 
 def _ranges(node: fx.Node, seen: set[fx.Node]) -> set[int]:
     found: set[int] = set()
-    for user in set(node.users) - seen:
-        seen.add(user)
+    for user in node.users:
+        # Another copy of the tensor may index another dimension, so these are looked at for each.
         if user.target in RANGES:
             source, indices = RANGES[user.target](user.args)
             sizes = [source.meta["val"].shape[dim] for dim, index in indices.items() if index is node]
             # A batch has no last sample.
             found |= {size for size in sizes if isinstance(size, int)}
-        elif _is_integer(user):
+        elif user not in seen and _is_integer(user):
+            seen.add(user)
             found |= {count for after in _ranges(user, seen) if (count := _before(user, node, after)) is not None}
     return found
 

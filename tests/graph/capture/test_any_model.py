@@ -164,6 +164,19 @@ def test_indices_are_drawn_from_what_a_table_has_before_they_are_shifted_or_scal
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (5, 3, 4), (4, 5, 3)])
+def test_columns_that_index_several_dimensions_of_a_table_are_drawn_for_the_smallest(sizes):
+    def rows(model, x):
+        return model.table.weight.view(*sizes, 1, 8)[x[:, 0], x[:, 1], x[:, 2]]
+
+    captured = capture(Looked(rows), (3,), input_dtype=torch.int64)
+    given, _ = (node for node in captured.program.graph.nodes if node.op == "placeholder")
+    assert value_count(given) == 3
+    task = SyntheticTask(captured, 200, seed=0)
+    assert torch.isfinite(captured.program(*task.tensors))
+
+
+@pytest.mark.slow
 def test_a_layer_is_measured_on_the_whole_vocabulary():
     captured = two_inputs()
     segment = extract(captured, [0])
