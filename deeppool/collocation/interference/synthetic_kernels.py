@@ -6,6 +6,7 @@ buffer, so that nothing is left in a cache from the last one.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -76,7 +77,7 @@ def kernel_specs(
         durations: seconds of the kernels; those of ``sizes`` unless given.
 
     Raises:
-        InvalidValueError: matrices or durations that are not positive.
+        InvalidValueError: matrices or durations that are not positive, or matrices larger than the buffers.
     """
     rows = sizes.matrices if matrices is None else sorted({whole_number("matrices", rows, None) for rows in matrices})
     lengths = (
@@ -87,6 +88,12 @@ def kernel_specs(
             raise InvalidValueError(
                 f"{name} must be positive numbers, got {list(values)} (for example {_EXAMPLE[name]})"
             )
+    most = math.isqrt(sizes.buffer)
+    if max(rows, default=0) > most:
+        raise InvalidValueError(
+            f"matrices must have at most {most} rows, as many as the buffers on this device hold, got {list(rows)} "
+            f"(for example {_EXAMPLE['matrices']})"
+        )
     return [KernelSpec(size, seconds) for size in (None, *rows) for seconds in lengths]
 
 

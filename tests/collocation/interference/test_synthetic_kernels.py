@@ -59,6 +59,7 @@ def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> No
     ("wrong", "phrase"),
     [
         ({"matrices": [0, 16]}, "matrices must be positive numbers, got"),
+        ({"matrices": [16, 5793]}, r"matrices must have at most 5792 rows, .*, got \[16, 5793\]"),
         ({"durations": [-1e-3]}, "durations must be positive numbers, got"),
         ({"durations": []}, "durations must be positive numbers, got"),
     ],
@@ -66,6 +67,12 @@ def test_classes_are_every_duration_of_each_intensity_in_ascending_order() -> No
 def test_kernels_that_there_cannot_be_are_refused(wrong: dict, phrase: str) -> None:
     with pytest.raises(InvalidValueError, match=phrase):
         kernel_specs(CPU, **wrong)
+
+
+def test_the_largest_matrices_fill_the_buffers() -> None:
+    (rows,) = {kind.rows for kind in kernel_specs(CPU, matrices=[5792])} - {None}
+    held = [torch.empty(CPU.buffer, device="meta") for _ in range(3)]
+    assert launcher(KernelSpec(rows, 1e-3), held, 1)().shape == (1, rows, rows)
 
 
 @pytest.mark.parametrize("wanted", [["sideways"], []])
