@@ -13,8 +13,8 @@ import torch
 from deeppool.device.event_times import E
 from deeppool.errors import DeviceUnavailableError
 
-CAPACITY = 4096
-"""Events of which times are kept."""
+CAPACITY = 2**14
+"""Events of which times are kept: the start, and the two passes of each stage that a plan may have."""
 
 SOURCE = r"""
 __device__ long long now() {

@@ -6,10 +6,11 @@ import importlib.util
 import pytest
 import torch
 
-from deeppool.device.cuda_event_times import _checked, compile_kernels
+from deeppool.device.cuda_event_times import CAPACITY, _checked, compile_kernels
 from deeppool.device.event_times import EventTimes, HostEventTimes
 from deeppool.device.find import find_device
 from deeppool.errors import DeviceUnavailableError
+from deeppool.processes.shared_page import STAGES
 from tests.device.host_clock import HostClock
 
 
@@ -32,6 +33,11 @@ def test_an_event_happens_when_the_device_has_done_what_was_before_it() -> None:
     clock = HostClock()
     HostEventTimes(lambda: clock.wait_until(102.0), clock=clock, wait_until=clock.wait_until).mark("end")
     assert clock.now == 102.0
+
+
+def test_a_gpu_keeps_the_times_of_the_deepest_plan() -> None:
+    # Kernels write a time without looking how many there are: the start, and two passes of each stage.
+    assert CAPACITY >= 1 + 2 * STAGES
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda") is not None, reason="cuda-bindings may be installed")
