@@ -117,9 +117,11 @@ class LocalLauncher:
 
         memory, cores, ranks = psutil.virtual_memory().available, len(self._usable), len(self.gpus)
         if ranks * needed > memory:
+            fit = min(cores, int(memory // needed))
+            step = f"plan with --gpus {fit}" if fit else "end what else uses memory, or take a smaller model"
             raise RunError(
                 f"the plan needs {ranks} ranks of {model}, about {format_bytes(ranks * needed)} of memory; "
-                f"this machine has {format_bytes(memory)} available and {cores} cores (plan with --gpus {cores})"
+                f"this machine has {format_bytes(memory)} available and {cores} cores ({step})"
             )
 
     def distribute_files(self, folder: Path) -> None:
