@@ -244,7 +244,12 @@ class Coordinator:
             self._ray.shutdown()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self._answer(getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)
+        try:
+            return self._answer(getattr(self._head, method).remote(*arguments), ANSWER_SECONDS)
+        except self._ray.exceptions.GetTimeoutError:
+            raise RunError(
+                f"the coordinator has not answered for {ANSWER_SECONDS:.0f} s (is its machine overloaded? ask again)"
+            ) from None
 
     def _answer(self, asked: Any, timeout: float | None) -> Any:
         """Returns the coordinator's answer, or raises its error.

@@ -71,6 +71,18 @@ def test_a_ray_that_is_there_is_waited_for(listener: socket.socket, monkeypatch:
     assert ray.looks == 30.0 / client.LOOK_SECONDS > client.LOST_LOOKS
 
 
+def test_a_coordinator_that_answers_no_question_is_an_error_of_one_line(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SilentRay(listener, ends_after=0)
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: ray.now))
+    found = coordinator(ray, listener)
+    found._head.status = SimpleNamespace(remote=lambda: None)
+    with pytest.raises(RunError, match=r"the coordinator has not answered for 300 s \(is its machine"):
+        found.status()
+    assert ray.now == client.ANSWER_SECONDS
+
+
 def test_a_look_that_took_longer_than_it_may_leaves_no_negative_limit(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
