@@ -12,7 +12,9 @@ from deeppool.cli.output import progress, show
 
 def scaling(
     profile_file: ProfileArgument,
-    gpus: Annotated[int, typer.Option(help="Largest GPU count; the study covers the powers of two up to it.")] = 1024,
+    gpus: Annotated[
+        int, typer.Option(help="Largest GPU count; the study covers it and the powers of two below it.")
+    ] = 1024,
     global_batch: Annotated[int, typer.Option(help="Samples per iteration in strong scaling.")] = 256,
     per_gpu_batch: Annotated[
         int | None, typer.Option(help="Samples per GPU in weak scaling.", show_default="--global-batch")
@@ -50,11 +52,12 @@ def scaling(
 
     Example: `deeppool scaling vgg16.json --gpus 256 --network 10,1000 --steps-to-accuracy steps.json -o study.json`
     """
+    from deeppool.base.number_checks import positive_number
     from deeppool.planning.request import gpu_counts_to_search
     from deeppool.planning.studies.scaling import scaling as study
     from deeppool.planning.studies.steps_to_accuracy import find_steps
 
-    speeds = numbers(network, "--network")
+    speeds = [positive_number("--network", each, "Gbit/s") for each in numbers(network, "--network")]
     times = read_profile(profile_file)
     steps = find_steps(steps_to_accuracy)
     with progress() as report:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from deeppool.errors import DocumentError
+from deeppool.base import serialization
 
 Times = tuple[tuple[float, float], ...]
 """Forward and backward seconds, per layer."""
@@ -91,10 +91,8 @@ class MeasurementLog:
             entries = []
         for entry in entries:
             self._append(entry.batch, entry.layered, entry.times)
-        try:
-            path.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DocumentError(f"cannot write {path}: {error.strerror} (choose another path)") from error
+        # At once: an interruption must not lose the iterations that are known.
+        serialization.write_text("\n".join([conditions, *(entry.line for entry in entries)]) + "\n", path)
 
     def add(self, batch: int, layered: bool, times: Times) -> None:
         """Appends one finished iteration; on a full disk it stays in memory, as do those after it."""

@@ -49,7 +49,8 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     replace = os.replace
 
     def replace_elsewhere(source: str, target: str) -> None:
-        if Path(target).parent == folder:
+        # The log of a measurement begins before it.
+        if Path(target).parent == folder and not Path(target).name.endswith(".partial"):
             raise OSError(28, "No space left on device")
         replace(source, target)
 

@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_study(scaling, mon
     ("arguments", "code", "phrase"),
     [
         ("profile.json --gpus 0", 1, "gpus must be at least 1, got 0"),
-        ("profile.json --network 0", 1, "bandwidth must be positive, got 0.0"),
+        ("profile.json --network 0", 1, "--network must be positive and finite, got 0 (Gbit/s)"),
         ("profile.json --network fast", 2, "takes whole numbers with commas, got 'fast'"),
         ("profile.json --steps-to-accuracy moon", 1, "no steps to accuracy 'moon': neither a file nor one of"),
         ("profile.json --steps-to-accuracy profile.json", 1, "field 'format' is 'deeppool/profile', expected"),
