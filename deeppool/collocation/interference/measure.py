@@ -14,7 +14,7 @@ from deeppool.base.run_registry import registered
 from deeppool.collocation.interference.cpu_bench import CpuBench
 from deeppool.collocation.interference.pair_rates import measure_rates
 from deeppool.collocation.interference.stream_bench import StreamBench
-from deeppool.collocation.interference.synthetic_kernels import kernel_sizes, kernel_specs
+from deeppool.collocation.interference.synthetic_kernels import KernelSpec, kernel_sizes, kernel_specs
 from deeppool.collocation.interference.transfers import RANKS, measure_transfers
 from deeppool.collocation.interference.waits import WAITS, check_waits, measure_waits
 from deeppool.device.cuda import all_hardware_queues
@@ -23,10 +23,13 @@ from deeppool.device.kinds import DeviceName, find_kind
 from deeppool.job import Progress
 from deeppool.simulation.device.idle_harvest import IdleHarvest
 from deeppool.simulation.device.interference import Arrangement, Interference
+from deeppool.units import format_seconds
 
 PAIRS_IN_A_WAIT = 20
 """Multiple of a pair's seconds for which each length of wait, and transfers, are measured, as a background's training
 does few steps in short waits."""
+OTHER_TIME = 0.2
+"""Part of its class's duration by which the time of a kernel must differ to be told."""
 
 
 @interruptible
@@ -89,7 +92,7 @@ def measure_interference(
                 "transfers": with_transfers * 1.5 * PAIRS_IN_A_WAIT,
             },
         )
-        rates = measure_rates(bench, len(chosen), seconds, rounds, reports["pairs of kernels"])
+        rates, alone = measure_rates(bench, len(chosen), seconds, rounds, reports["pairs of kernels"])
     measured = None
     if with_waits:
         measured = IdleHarvest(lengths, measure_waits(lengths, PAIRS_IN_A_WAIT * seconds, rounds, reports["waits"]))
@@ -100,7 +103,8 @@ def measure_interference(
     return Interference(
         device_name=found.name,
         date=datetime.date.today().isoformat(),
-        method=f"{rounds} round{'s' * (rounds > 1)} of {seconds:g} s a pair, medians, torch {torch.__version__}",
+        method=f"{rounds} round{'s' * (rounds > 1)} of {seconds:g} s a pair, medians, torch {torch.__version__}"
+        f"{_other_times(chosen, alone.tolist())}",
         intensities=tuple(dict.fromkeys(kind.intensity for kind in chosen)),
         durations=tuple(dict.fromkeys(kind.seconds for kind in chosen)),
         arrangements=tuple(
@@ -110,6 +114,17 @@ def measure_interference(
         basis="emulated" if find_kind(found.kind).emulated else "measured",
         waits=measured,
     )
+
+
+def _other_times(kinds: Sequence[KernelSpec], seconds: Sequence[float]) -> str:
+    """Returns which kernels take another time than their class, as buffers are finite and a matrix may take longer."""
+    told = [
+        f"{'sums' if kind.rows is None else f'products of {kind.rows} rows'} of {format_seconds(kind.seconds)} took "
+        f"{format_seconds(found)}"
+        for kind, found in zip(kinds, seconds, strict=True)
+        if abs(found / kind.seconds - 1) > OTHER_TIME
+    ]
+    return f"; alone {', '.join(told)}" if told else ""
 
 
 def _progress_of_parts(report: Progress, parts: Mapping[str, float]) -> dict[str, Callable[[float], None]]:

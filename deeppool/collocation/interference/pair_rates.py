@@ -15,7 +15,7 @@ PairBench = CpuBench | StreamBench
 
 def measure_rates(
     bench: PairBench, classes: int, seconds: float, rounds: int, report: Callable[[float], None]
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns medians over the rounds, in each of which a rate is relative to the median alone.
 
     Args:
@@ -26,17 +26,21 @@ def measure_rates(
         report: called with the share that is done.
 
     Returns:
-        Rates as parts of alone: arrangement x (foreground, background) x class of the foreground x of the background.
+        Rates as parts of alone: arrangement x (foreground, background) x class of the foreground x of the background;
+        and the seconds of a kernel of each class alone.
     """
 
     def part(number: int) -> Callable[[float], None]:
         return lambda share: report((number + share) / rounds)
 
     found = [_one_round(bench, classes, seconds, part(number)) for number in range(rounds)]
-    return np.asarray(np.median(found, axis=0))
+    rates, alone = (np.median(each, axis=0) for each in zip(*found, strict=True))
+    return rates, 1 / alone
 
 
-def _one_round(bench: PairBench, classes: int, seconds: float, report: Callable[[float], None]) -> NDArray[np.float64]:
+def _one_round(
+    bench: PairBench, classes: int, seconds: float, report: Callable[[float], None]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     names = bench.arrangements
     rates = np.empty((len(names), 2, classes, classes))
     alone: list[list[float]] = [[] for _ in range(classes)]
@@ -48,4 +52,4 @@ def _one_round(bench: PairBench, classes: int, seconds: float, report: Callable[
     known = np.array([np.median(found) for found in alone])
     rates[:, 0] /= known[:, None]
     rates[:, 1] /= known[None, :]
-    return rates
+    return rates, known

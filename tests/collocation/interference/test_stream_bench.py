@@ -1,5 +1,7 @@
 """Pairs of kernels in two streams of an emulated GPU, against what its multiprocessors allow."""
 
+import re
+
 import pytest
 
 from deeppool import figures
@@ -38,7 +40,7 @@ def test_a_short_kernel_keeps_its_speed_beside_a_long_one_only_by_its_priority()
     device = new_device("h200")
     with device.times_only(), StreamBench(device, [SHORT, LONG]) as bench:
         assert bench.arrangements == ["normal", "lowest"]
-        rates = measure_rates(bench, 2, seconds=0.03, rounds=1, report=lambda _: None)
+        rates, _ = measure_rates(bench, 2, seconds=0.03, rounds=1, report=lambda _: None)
     (normal, _), (lowest, background) = rates
     # As equals, one of each in turn: a short kernel waits for a long one, and a long one for a short one.
     assert normal[0, 1] < 0.1
@@ -53,11 +55,13 @@ def test_a_short_kernel_keeps_its_speed_beside_a_long_one_only_by_its_priority()
 @pytest.mark.slow
 def test_a_measurement_on_an_emulated_gpu_names_it() -> None:
     found = measure_interference(
-        device="emulated:h200", matrices=[1024], durations=[1e-3], arrangements=["lowest"], seconds=0.01, rounds=1
+        device="emulated:h200", matrices=[1024], durations=[2e-3], arrangements=["lowest"], seconds=0.08, rounds=1
     )
     assert (found.device_name, found.basis) == ("emulated NVIDIA H200 SXM", "emulated")
     assert "<b>emulated</b> on emulated NVIDIA H200 SXM" in figures.interference(found).layout.title.subtitle.text
     assert [beside.name for beside in found.arrangements] == ["lowest"]
+    # The buffers hold no longer sums: 3 x 4 x 2^28 bytes, by its memory's 4.8 TB/s no less than 0.7 ms.
+    assert re.search(r"; alone sums of 2 ms took 1(\.\d+)? ms$", found.method)
     assert found.waits is None
 
 
