@@ -7,7 +7,7 @@ neither parameter nor buffer, the model runs several times on the same samples, 
 """
 
 import contextlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -112,7 +112,8 @@ def _entries(value: Any) -> dict[Any, Any] | None:
     if isinstance(value, Variables):
         return value.read()
     if isinstance(value, dict):
-        return dict(value)
+        # Past a subclass's own __getitem__: that of transformers' table of activations makes a new one at each call.
+        return dict((OrderedDict if isinstance(value, OrderedDict) else dict).items(value))
     if isinstance(value, CONTAINERS):
         return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
     standard = STANDARD if isinstance(value, nn.Module) else ()

@@ -4,7 +4,7 @@ import copy
 import logging
 import random
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -387,6 +387,25 @@ def test_variables_outside_of_modules_that_forwards_only_write_or_cache_are_capt
     dp.capture(model, (8,))
     assert (WRITTEN, MASKS) == (0, {})
     check_training(model)
+
+
+class Made(OrderedDict[str, type[nn.Module]]):
+    """Makes a module for each key it is asked for, as the table of activations of transformers does."""
+
+    def __getitem__(self, key: str) -> nn.Module:
+        return super().__getitem__(key)()
+
+
+ACTIVATIONS = Made(relu=nn.ReLU, linear=nn.Linear)
+
+
+def activation_by_name(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return ACTIVATIONS["relu"](model.first(x))
+
+
+def test_a_table_that_makes_what_it_is_asked_for_is_asked_for_nothing_else() -> None:
+    """``nn.Linear()`` raises."""
+    check_training(Model(activation_by_name))
 
 
 class Lines:
