@@ -40,8 +40,8 @@ check: $(BIN)/pytest  ## lint and check types
 test:  ## check, and run all tests but the slow ones; side by side, as mypy takes one core
 	@$(MAKE) --no-print-directory -j 2 check suite
 
-full:  ## check, and run every test; half an hour
-	@$(MAKE) --no-print-directory -j 2 check suite TESTS="not stress"
+full:  ## check, run all tests but the stress tests, and a seventh of these, another one every day; half an hour
+	@$(MAKE) --no-print-directory -j 2 check suite TESTS="not stress or tonight"
 
 suite: $(BIN)/collected
 	find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --verify {} +

@@ -1,5 +1,6 @@
 """Fixtures that several parts of the suite share."""
 
+import datetime
 import gc
 import os
 import sys
@@ -20,6 +21,7 @@ from deeppool.graph.models.torchvision_operators import define_missing_operators
 from deeppool.processes.fork_server_client import fork_server
 from tests.command import deeppool  # noqa: F401
 from tests.network_namespaces import linked_namespaces
+from tests.sampling import tonight
 
 # What the collection imports stays until the end: collecting it as garbage is a third of the collection's time.
 gc.disable()
@@ -97,6 +99,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests on a GPU need one."""
     if item.get_closest_marker("gpu") and (problem := cuda_problem()) is not None:
         pytest.skip(f"needs a CUDA device: {problem}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Stress tests have their turns, see ``make full``."""
+    if item.get_closest_marker("stress") and tonight(item.nodeid, datetime.date.today()):
+        item.add_marker("tonight")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,8 @@
 """What a run of the tests samples, and what `make stress` runs in full."""
 
+import datetime
 import os
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,8 @@ STRESS = "DEEPPOOL_STRESS" in os.environ
 """Set by `make stress`."""
 SAMPLED = 8
 """Of how many drawn examples one is tried without it."""
+NIGHTS = 7
+"""`make full` runs another one of so many parts of the stress tests every day."""
 
 
 def examples(count: int) -> settings:
@@ -26,3 +30,8 @@ def sampled(values: Iterable[Any], *kept: Any) -> list[Any]:
         marks = () if parts[0] in kept else (pytest.mark.stress,)
         found.append(pytest.param(*parts, marks=marks))
     return found
+
+
+def tonight(test: str, day: datetime.date) -> bool:
+    """Whether it is the turn of a stress test, by its name."""
+    return zlib.crc32(test.encode()) % NIGHTS == day.toordinal() % NIGHTS
