@@ -108,6 +108,31 @@ def test_the_planner_prices_the_buckets_that_run(rule: Buckets) -> None:
     assert [size for size in reversed(priced) if size] == run
 
 
+@pytest.mark.parametrize("rule", [DEFAULT_BUCKETS, DDP_BUCKETS, *SEARCHED_BUCKETS], ids=str)
+def test_the_planner_prices_the_buckets_that_run_of_an_encoder_in_two_branches(rule: Buckets) -> None:
+    """Both branches have the same weights, but for one of each, on GPUs 0-1 and 2-3; a layer on GPU 0 reads both."""
+    widths = [64, 1024, 700, 500, 2048, 64, 900, 1024, 1100, 10] * 5
+    tied, own = [
+        [nn.Parameter(torch.empty(wide, wide, device="meta")) for wide in numbers]
+        for numbers in (widths, [300, 600, 30])
+    ]
+    one, other, everyone, count = (0, 1), (2, 3), (0, 1, 2, 3), len(tied)
+    shared = [{everyone: tied, one: own[:1]}, {other: own[1:2]}, {(0,): own[2:]}]
+    run = [bucket for rank in (0, 2) for bucket in make_buckets(shared, rank, rule) if rank in bucket.ranks[:1]]
+    branches = (*range(count + 1),), (*range(count + 1, 2 * count + 2),)
+    priced = bucket_seconds(
+        (branches, 2 * count + 2),
+        [*[one] * (count + 1), *[other] * (count + 1), (0,)],
+        [*(weight.nbytes for weight in (*tied, own[0])), *[0] * count, own[1].nbytes, own[2].nbytes],
+        rule,
+        lambda gpus, size: size + len(gpus) / 8,
+        {(layer, layer + count + 1): weight.nbytes for layer, weight in enumerate(tied)},
+    )
+    sizes = [sum(member.nbytes for member in bucket.parameters) + len(bucket.ranks) / 8 for bucket in run]
+    assert len(run) > 4 or rule == ONE_BUCKET
+    assert sorted(seconds for seconds in priced if seconds) == sorted(sizes)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_missing_gradient_counts_as_zeros_and_keeps_its_place_in_the_order(
     communicator: MirroredCommunicator, early: bool

@@ -144,8 +144,8 @@ def bucket_seconds(
 ) -> list[float]:
     """Returns, per layer, the seconds of the all-reduces of the buckets that its gradients complete.
 
-    A stage's gradients share no bucket with those of another one. Those of tied parameters are summed over the GPUs
-    of all layers that use them: where these are more than the first layer's, they share no bucket with others.
+    Gradients share a bucket only with those of the same stage that are summed over the same GPUs: those of a tied
+    parameter over the GPUs of all layers that use it.
 
     Args:
         order: order of the layers, see :func:`order_of`.
@@ -155,19 +155,25 @@ def bucket_seconds(
         all_reduce_time: seconds of an all-reduce, by its GPUs and bytes.
         tied: bytes of the parameters that several layers use, by these layers, the first one first.
     """
-    seconds, shared = [0.0] * len(gpus), list(gradient_bytes)
-    for users, size in (tied or {}).items():
-        summing = {gpus[layer] for layer in users} | {tuple(sorted(set().union(*(gpus[layer] for layer in users))))}
-        if max(map(len, summing)) > len(gpus[users[0]]):
-            shared[users[0]] -= size
-            # No less than over the GPUs of any of them, which is what bounds of plans count.
-            seconds[users[0]] += max(all_reduce_time(used, size) for used in summing)
+    seconds, own = [0.0] * len(gpus), dict(enumerate(gradient_bytes))
+    summed: dict[GpuSet, dict[int, int]] = {}
+    sets: dict[int, set[GpuSet]] = {}
+    for (first, *others), size in (tied or {}).items():
+        used = gpus[first], *(gpus[layer] for layer in others)
+        if len(all_gpus := tuple(sorted(set().union(*used)))) > len(gpus[first]):
+            own[first] -= size
+            of_layer = summed.setdefault(all_gpus, {})
+            of_layer[first] = of_layer.get(first, 0) + size
+            sets.setdefault(first, set()).update(used, [all_gpus])
     for stage in stages_in_order(order, gpus):
-        backward = [layer for layer in reversed(stage) if shared[layer]]
-        for bucket in buckets.group([shared[layer] for layer in backward]):
-            members = [backward[position] for position in bucket]
-            together = sum(shared[layer] for layer in members)
-            seconds[members[-1]] += all_reduce_time(gpus[members[0]], together)
+        for sizes in (own, *summed.values()):
+            backward = [layer for layer in reversed(stage) if sizes.get(layer)]
+            for bucket in buckets.group([sizes[layer] for layer in backward]):
+                members = [backward[position] for position in bucket]
+                together = sum(sizes[layer] for layer in members)
+                # No less than over the GPUs of any of them, which is what bounds of plans count.
+                among = {gpus[members[0]]} if sizes is own else set().union(*(sets[layer] for layer in members))
+                seconds[members[-1]] += max(all_reduce_time(used, together) for used in among)
     return seconds
 
 
