@@ -14,6 +14,8 @@ from tests.graph.capture.test_architectures import REFUSED
 
 BATCH, PEAK, BANDWIDTH = 4, 156e12, 1.555e12
 """Of an A100 (40 GB), in TF32, as in its data sheet."""
+NOT_ESTIMATED = {*REFUSED, "FourierOperator"}
+"""Of products of complex numbers no data sheet gives a rate."""
 
 
 def bounds(captured):
@@ -35,7 +37,9 @@ def bounds(captured):
 @pytest.mark.stress
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "architecture", [x for x in architectures() if x.name not in REFUSED], ids=lambda architecture: architecture.name
+    "architecture",
+    [x for x in architectures() if x.name not in NOT_ESTIMATED],
+    ids=lambda architecture: architecture.name,
 )
 def test_no_architecture_is_estimated_below_its_bounds(architecture):
     if architecture.library in ("timm", "transformers"):
