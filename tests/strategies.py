@@ -211,12 +211,13 @@ def computing_problems(draw, graphs=None, gpus=(2, 4)):
 
 @st.composite
 def tied_problems(draw, made_of):
-    """Problems in which two layers use the same parameters."""
+    """Problems in which layers use the parameters of earlier ones."""
     profile, cluster, batch = draw(made_of)
     layers = list(profile.graph.layers)
-    first, second = sorted(draw(st.lists(st.integers(0, len(layers) - 1), min_size=2, max_size=2)))
-    names = {"parameters": layers[first].parameters, "parameter_bytes": layers[first].parameter_bytes}
-    layers[second] = replace(layers[second], **names)
+    for _ in range(draw(st.integers(1, 3))):
+        first, second = sorted(draw(st.lists(st.integers(0, len(layers) - 1), min_size=2, max_size=2)))
+        names = {"parameters": layers[first].parameters, "parameter_bytes": layers[first].parameter_bytes}
+        layers[second] = replace(layers[second], **names)
     return replace(profile, graph=replace(profile.graph, layers=tuple(layers))), cluster, batch
 
 

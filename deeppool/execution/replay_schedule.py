@@ -19,7 +19,7 @@ from typing import NamedTuple
 from deeppool.base.timeline import SpanKind
 from deeppool.execution.stages import Stage
 from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
-from deeppool.planning.evaluate.schedule import Order, order_of
+from deeppool.planning.evaluate.schedule import Order, order_of, parameter_gpus
 from deeppool.planning.plan import Plan
 
 Event = tuple[SpanKind, int]
@@ -76,6 +76,8 @@ class _ScheduleBuilder:
         self._all_reduces: dict[int, TransferTimes] = {}
         self._channels: dict[GpuSet, EventTime] = {}
         """Per set of GPUs, when its all-reduces so far have ended."""
+        self._ends: dict[GpuSet, EventTime] = {}
+        """Per set of GPUs, the end of its last backward so far."""
 
     def build(self) -> ReplaySchedule:
         order = order_of(self._plan.tree, self._plan.gpu_sets)
@@ -102,7 +104,8 @@ class _ScheduleBuilder:
     def _backward(self, order: Order, turn: TransferTimes) -> TransferTimes:
         for step in reversed(list(self._steps(order))):
             if isinstance(step, tuple):
-                lanes = [self._backward(lane, turn) for lane in step]
+                # Last the branch whose layers are the first that use their parameters.
+                lanes = [self._backward(lane, turn) for lane in reversed(step)]
                 turn = TransferTimes(latest([lane.start for lane in lanes]), latest([lane.end for lane in lanes]))
                 continue
             layers = step[::-1]
@@ -121,18 +124,23 @@ class _ScheduleBuilder:
     def _all_reduce(self, indices: Sequence[int], began: EventTime) -> EventTime:
         """Adds the all-reduces of a stage's layers, in the order of their backwards; returns the last end."""
         stage, layers = self._stage[indices[0]], [self._plan.layers[index] for index in indices]
-        gpus, overlap = layers[0].gpus, self._plan.overlap_sync
+        overlap, taking_part = self._plan.overlap_sync, False
         done = list(accumulate(self._backwards[index] for index in indices))
         moved = list(accumulate((self._sent[index] for index in indices), initial=0.0))
         free, transfer_start = after(began, done[-1]), None
-        for layer, computed, before in zip(layers, done, moved, strict=False):
+        for index, layer, computed, before in zip(indices, layers, done, moved, strict=False):
+            ready = self._ends[layer.gpus] = after(began, computed + before)
             if layer.all_reduce > 0:
-                ready = after(began, computed + before) if overlap else free
+                gpus = parameter_gpus(index, self._plan.gpu_sets, self._plan.layers)
+                if gpus != layer.gpus:
+                    ready = latest([end for others, end in self._ends.items() if share_gpus(others, gpus)])
+                ready = ready if overlap else free
                 transfer_start = latest(
                     [ready, *(x for others, x in self._channels.items() if share_gpus(others, gpus))]
                 )
                 self._channels[gpus] = free = after(transfer_start, layer.all_reduce)
-        if transfer_start is not None and self._rank in gpus:
+                taking_part |= self._rank in gpus
+        if transfer_start is not None and taking_part:
             self._all_reduces[stage] = TransferTimes(transfer_start, free)
         return free
 

@@ -133,6 +133,14 @@ class LayerGraph:
                     found[tuple(users[name])] = found.get(tuple(users[name]), 0) + size
         return found
 
+    @cached_property
+    def later_users(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer the later layers that use some of its parameters, where it is the first that does."""
+        found: list[set[int]] = [set() for _ in self.layers]
+        for first, *others in self.tied:
+            found[first].update(others)
+        return tuple(tuple(sorted(users)) for users in found)
+
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Returns, per layer, the layers that read it."""
         found: list[list[int]] = [[] for _ in self.layers]

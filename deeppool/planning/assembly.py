@@ -126,6 +126,7 @@ def _layers(placement: Placement) -> tuple[LayerAssignment, ...]:
                 sync=times.sync,
                 all_reduce=times.all_reduce,
                 update=times.update,
+                later_users=times.later_users,
                 single_gpu_time=single,
             )
         )

@@ -199,7 +199,13 @@ def _check_times(plan: Plan, profile: Profile, placement: Placement) -> None:
     times.append(("length of data_parallel_on_fewer", len(own), len(fewer)))
     for index, layer in enumerate(plan.layers):
         seconds, alone = placement.time(index), float(costs.compute[index, 0])
-        found = placement.layer_times[index]._asdict() | {
+        found = placement.layer_times[index]._asdict()
+        if layer.later_users != (users := found.pop("later_users")):
+            raise PlanError(
+                f"later_users of layer '{layer.name}' are {list(layer.later_users)} in the plan, and {list(users)} by "
+                f"its profile ({AGAIN})"
+            )
+        found |= {
             "time": seconds,
             "single_gpu_time": alone,
             "amplification": amplification(seconds, layer.gpu_count, alone),

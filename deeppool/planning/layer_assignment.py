@@ -99,6 +99,9 @@ class LayerAssignment:
     update: float = 0.0
     """Seconds of the update of its parameters on each of its GPUs, not part of ``time``; 0 in the paper's model and in
     plans of earlier versions."""
+    later_users: tuple[int, ...] = ()
+    """Indices of later layers that use some of its parameters, whose GPUs sum and update these, too; none in the
+    paper's model and in plans of earlier versions."""
 
     def __post_init__(self) -> None:
         if self.all_reduce < 0:

@@ -141,6 +141,11 @@ class Plan:
                     f"layer '{layer.name}', number {index}, has predecessors {list(layer.predecessors)}, "
                     "expected earlier layers"
                 )
+            if not all(index < user < len(self.layers) for user in layer.later_users):
+                raise InvalidValueError(
+                    f"layer '{layer.name}', number {index}, has later_users {list(layer.later_users)}, "
+                    f"expected later layers, up to {len(self.layers) - 1}"
+                )
             if layer.gpu_count != len(layer.gpus) or layer.gpus not in valid:
                 raise InvalidValueError(
                     f"layer '{layer.name}' has gpus {list(layer.gpus)}, expected {layer.gpu_count} of 0…{self.gpus - 1}"

@@ -33,6 +33,7 @@ from tests.strategies import (
     profile_from_times,
     series_parallel_graphs,
     tangled_graphs,
+    tied_problems,
 )
 
 
@@ -59,11 +60,17 @@ class VirtualRank:
             self.compute("backward", index, seconds)
             if not self.plan.overlap_sync:
                 self.sum_up(index)
-        for index in reversed(own):
-            if self.plan.overlap_sync:
-                self.sum_up(index)
+        if self.plan.overlap_sync:
+            for index in reversed(range(len(self.stages))):
+                if any(self.rank in self.owners(layer) for layer in self.stages[index].layers):
+                    self.sum_up(index)
         self.communicator.end()
         return self.clock.now - began
+
+    def owners(self, layer):
+        """The GPUs that have its parameters, or share these with it."""
+        layers = self.plan.layers
+        return set(layers[layer].gpus).union(*(layers[user].gpus for user in layers[layer].later_users))
 
     def compute(self, kind, index, seconds):
         # Some of what a stage reads comes from others, or nothing does; the wait is as long.
@@ -93,7 +100,9 @@ def predicted(made):
 def plans(draw):
     """The best plan of a problem, or its layers on any GPUs that take any time."""
     graphs = st.one_of(series_parallel_graphs(max_layers=8), tangled_graphs(max_layers=6))
-    profile, cluster, batch = draw(st.one_of(problems(graphs), contested_problems(graphs)))
+    profile, cluster, batch = draw(
+        st.one_of(problems(graphs), contested_problems(graphs), tied_problems(contested_problems(graphs)))
+    )
     limit = draw(st.sampled_from([None, 1.5, 3.0]))
     made = plan(profile, cluster, batch, limit, overlap_sync=draw(st.booleans()))
     if draw(st.booleans()):

@@ -39,6 +39,8 @@ class LayerTimes(NamedTuple):
     """All-reduce that starts after its backward; see :class:`deeppool.planning.evaluate.schedule.LayerSeconds`."""
     update: float
     """Update of its parameters; 0 in the paper's model."""
+    later_users: tuple[int, ...] = ()
+    """Later layers that use some of its parameters; none in the paper's model."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,9 @@ class Placement:
         rows = np.arange(len(self.options)), np.array(self.options)
         sync = costs.sync[rows].tolist()
         all_reduce = sync
+        users: Sequence[tuple[int, ...]] = [()] * len(sync)
         if self.costs.overlap:
+            users = costs.graph.later_users
             all_reduce = bucket_seconds(
                 self.order,
                 self.gpus,
@@ -149,7 +153,7 @@ class Placement:
                 costs.graph.tied,
             )
         forward, backward = costs.forward[rows].tolist(), costs.backward[rows].tolist()
-        return tuple(map(LayerTimes, self._incoming, forward, backward, sync, all_reduce, costs.update.tolist()))
+        return tuple(map(LayerTimes, self._incoming, forward, backward, sync, all_reduce, costs.update.tolist(), users))
 
     @cached_property
     def schedule(self) -> IterationSchedule:

@@ -17,6 +17,9 @@ backward pass, and both passes end when the last layer and the last all-reduce h
     backward 2 | backward 1 |
                | all-reduce 2     | all-reduce 1
 
+The gradients of parameters that several layers use are summed by the GPUs of all of them, once the first of these
+layers has computed its backward, and the other GPUs theirs of all later layers: of a whole branch beside the first one.
+
 Then every GPU updates the parameters of its own layers, and the iteration ends when the last of them has. In the
 paper's model updates take no time.
 
@@ -39,7 +42,7 @@ from typing import Protocol
 from deeppool.collectives.buckets import Buckets
 from deeppool.graph.series_parallel import NonSeriesParallel, ParallelBlock, Series
 from deeppool.planning.evaluate.channels import Channels
-from deeppool.planning.evaluate.gpu_sets import Gpus, GpuSet, concurrent_branches
+from deeppool.planning.evaluate.gpu_sets import Gpus, GpuSet, concurrent_branches, share_gpus
 
 Order = tuple["int | tuple[Order, ...]", ...]
 """Layers one after another; a tuple among them holds orders that run side by side."""
@@ -67,6 +70,10 @@ class LayerSeconds(Protocol):
     @property
     def update(self) -> float:
         """Update of its parameters on each of its GPUs."""
+
+    @property
+    def later_users(self) -> tuple[int, ...]:
+        """Later layers that use some of its parameters, whose GPUs sum and update these, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,8 @@ def schedule(
     """
     inputs, backward, computed, gradients, sent, all_reduce = ([0.0] * len(layers) for _ in range(6))
     channels = Channels(sync_computing)
+    ends: dict[GpuSet, float] = {}
+    """End of the last backward on each set of GPUs."""
 
     def run_forward(steps: Order, now: float) -> float:
         for step in steps:
@@ -216,14 +225,18 @@ def schedule(
             if isinstance(step, int):
                 layer, used = layers[step], gpus[step]
                 backward[step] = now
-                now = computed[step] = all_reduce[step] = channels.beside(used, now, layer.backward)
+                now = computed[step] = all_reduce[step] = ends[used] = channels.beside(used, now, layer.backward)
                 if layer.all_reduce > 0:
-                    all_reduce[step] = channels.start(used, now, layer.all_reduce)
+                    summing, ready = parameter_gpus(step, gpus, layers), now
+                    if summing != used:
+                        ready = max(end for others, end in ends.items() if share_gpus(others, summing))
+                    all_reduce[step] = channels.start(summing, ready, layer.all_reduce)
                     now = now if overlap_sync else all_reduce[step] + layer.all_reduce
                 gradients[step] = now
                 now = sent[step] = channels.beside(used, now, layer.reshard / 2)
             else:
-                now = max([run_backward(side, now) for side in step])
+                # Last the branch whose layers are the first that use their parameters.
+                now = max([run_backward(side, now) for side in reversed(step)])
         return now
 
     end = run_backward(order, run_forward(order, 0.0))
@@ -232,10 +245,24 @@ def schedule(
     return IterationSchedule(whole, passes, *map(tuple, (inputs, backward, computed, gradients, sent, all_reduce)))
 
 
+def parameter_gpus(layer: int, gpus: Gpus, layers: Sequence[LayerSeconds]) -> GpuSet:
+    """Returns the GPUs that sum the gradients of a layer's parameters: its own, and those of later users."""
+    used = {gpus[layer], *(gpus[user] for user in layers[layer].later_users)}
+    return gpus[layer] if len(used) == 1 else tuple(sorted(set().union(*used)))
+
+
+def parameter_layers(computed: Sequence[int], layers: Sequence[LayerSeconds]) -> list[int]:
+    """Returns the layers that a GPU computes, and those whose parameters it has as a later user."""
+    own = set(computed)
+    others = (x for x, layer in enumerate(layers) if x not in own and not own.isdisjoint(layer.later_users))
+    return [*computed, *others]
+
+
 def update_time(gpus: Gpus, layers: Sequence[LayerSeconds]) -> float:
     """Returns the seconds of the update on the GPU whose layers take longest."""
     own: dict[GpuSet, float] = {}
-    for layer, used in zip(layers, gpus, strict=True):
+    for index, layer in enumerate(layers):
+        used = parameter_gpus(index, gpus, layers)
         own[used] = own.get(used, 0.0) + layer.update
     # Where the last of a GPU's layers begins, a GPU computes all of them, and perhaps more.
     firsts = {first for used in own for first, _ in _runs(used)}
@@ -266,7 +293,8 @@ def exposed_syncs(
     busy = sorted((start, end) for start, end in intervals if end > start)
     position = 0
     # All-reduces of one GPU follow one another, so what is busy before one is past for the next.
-    for layer in sorted((x for x in computed if layers[x].all_reduce > 0), key=times.all_reduce.__getitem__):
+    summed = (x for x in parameter_layers(computed, layers) if layers[x].all_reduce > 0)
+    for layer in sorted(summed, key=times.all_reduce.__getitem__):
         now, end = times.all_reduce[layer], times.all_reduce[layer] + layers[layer].all_reduce
         while now < end:
             while position < len(busy) and busy[position][1] <= now:
@@ -315,6 +343,7 @@ def idle_seconds(times: IterationSchedule, gpus: Gpus, layers: Sequence[LayerSec
     own, idle = _own_seconds(times, layers), [times.iteration_time] * count
     for computed, same in group_identical_gpus(gpus).items():
         held = sum(own[layer] for layer in computed)
+        held += sum(layers[layer].update for layer in parameter_layers(computed, layers))
         held += sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
         for gpu in same:
             idle[gpu] -= held
@@ -325,13 +354,14 @@ def busy_gpu_seconds(times: IterationSchedule, gpus: Gpus, layers: Sequence[Laye
     """Returns the GPU-seconds of computing, transfers, all-reduces and updates; what overlaps counts once."""
     own = _own_seconds(times, layers)
     total = sum(seconds * len(used) for seconds, used in zip(own, gpus, strict=True))
+    total += sum(each.update * len(parameter_gpus(layer, gpus, layers)) for layer, each in enumerate(layers))
     for computed, same in group_identical_gpus(gpus).items():
         total += len(same) * sum(sync.end - sync.start for sync in exposed_syncs(times, layers, computed))
     return total
 
 
 def _own_seconds(times: IterationSchedule, layers: Sequence[LayerSeconds]) -> list[float]:
-    """Returns per layer the seconds of its transfers, both passes and update on each of its GPUs."""
+    """Returns per layer the seconds of its transfers and both passes on each of its GPUs."""
     passes = zip(times.backward, times.computed, times.gradients, times.sent, strict=True)
     backward = (computed - start + sent - gradients for start, computed, gradients, sent in passes)
-    return [x.reshard / 2 + x.forward + seconds + x.update for x, seconds in zip(layers, backward, strict=True)]
+    return [x.reshard / 2 + x.forward + seconds for x, seconds in zip(layers, backward, strict=True)]

@@ -29,6 +29,7 @@ from deeppool.planning.evaluate.schedule import (
     LayerSeconds,
     exposed_syncs,
     group_identical_gpus,
+    parameter_layers,
 )
 from deeppool.planning.plan import Plan
 from deeppool.records.run_record import TimeSummary, summarise
@@ -308,7 +309,7 @@ def _spans(
         run(index, "backward", times.backward[index], times.computed[index])
         run(index, "reshard", times.gradients[index], times.sent[index])
     spans.extend(Span(gpu, "sync", names[x.layer], x.start, x.end) for x in exposed_syncs(times, layers, computed))
-    update = sum(layers[index].update for index in computed)
+    update = sum(layers[index].update for index in parameter_layers(computed, layers))
     if update > 0:
         spans.append(Span(gpu, "update", UPDATE, times.update, times.update + update))
     return tuple(sorted(spans, key=attrgetter("start")))

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from deeppool.base.timeline import SpanKind
 from deeppool.planning.evaluate.gpu_sets import GpuSet, share_gpus
 from deeppool.planning.evaluate.placement import LayerTimes
-from deeppool.planning.evaluate.schedule import IterationSchedule, Order, group_identical_gpus, order_of
+from deeppool.planning.evaluate.schedule import (
+    IterationSchedule,
+    Order,
+    group_identical_gpus,
+    order_of,
+    parameter_gpus,
+    parameter_layers,
+)
 from deeppool.planning.plan import Plan
 from deeppool.simulation.plan.conditions import Conditions
 
@@ -75,6 +82,7 @@ class StragglingIterations:
                     layer.sync * summing,
                     layer.all_reduce * summing,
                     layer.update * slow,
+                    layer.later_users,
                 )
             )
         whole = float(self.iteration_times[iteration])
@@ -106,13 +114,14 @@ class StragglingIterations:
         self, plan: Plan, layers: Sequence[int], gpu: int, computing: Mapping[SpanKind, float]
     ) -> NDArray[np.float64]:
         """Returns the seconds of each iteration for which the foreground holds a GPU that computes some layers."""
-        columns = {index: bisect_left(plan.layers[index].gpus, gpu) for index in layers}
+        owned = parameter_layers(layers, plan.layers)
+        columns = {index: bisect_left(plan.layers[index].gpus, gpu) for index in owned}
 
         def own(times: tuple[Times, ...], chosen: Sequence[int] = layers) -> NDArray[np.float64]:
             found = [times[index][:, min(columns[index], times[index].shape[1] - 1)] for index in chosen]
             return np.array(found).reshape(len(chosen), len(self.iteration_times))
 
-        summed = [index for index in layers if plan.layers[index].all_reduce > 0]
+        summed = [index for index in owned if plan.layers[index].all_reduce > 0]
         backward, computed = own(self.backward), own(self.computed)
         gradients, sent, sums = own(self.gradients), own(self.sent), own(self.all_reduce, summed)
         lengths = np.array([plan.layers[index].all_reduce * self.network.all_reduces[index] for index in summed])
@@ -122,7 +131,8 @@ class StragglingIterations:
         )
         # All-reduces count where the GPU neither computes nor sends: a backward pass or a transfer hides the rest.
         exposed = used - passes - sending
-        alone = sum(plan.layers[index].forward + plan.layers[index].update for index in layers)
+        alone = sum(plan.layers[index].forward for index in layers)
+        alone += sum(plan.layers[index].update for index in owned)
         arriving = sum(plan.layers[index].reshard / 2 * self.network.transfers[index] for index in layers)
         found: NDArray[np.float64] = (
             alone * self.slowness[:, gpu]
@@ -155,8 +165,8 @@ def _covered(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[
 def _updates(plan: Plan) -> NDArray[np.float64]:
     """Returns the planned seconds of each GPU's update."""
     seconds = np.zeros(plan.gpus)
-    for layer in plan.layers:
-        seconds[list(layer.gpus)] += layer.update
+    for index, layer in enumerate(plan.layers):
+        seconds[list(parameter_gpus(index, plan.gpu_sets, plan.layers))] += layer.update
     return seconds
 
 
@@ -178,7 +188,7 @@ def network_slowness(plan: Plan, conditions: Conditions) -> NetworkSlowness:
             among({*layer.gpus}.union(*(plan.layers[source].gpus for source in layer.predecessors)))
             for layer in plan.layers
         ),
-        tuple(among(layer.gpus) for layer in plan.layers),
+        tuple(among(parameter_gpus(index, plan.gpu_sets, plan.layers)) for index in range(len(plan.layers))),
     )
 
 
@@ -199,6 +209,8 @@ class _IterationSimulation:
         self.plan, self.slow, self.network = plan, slow, network
         self.free = np.zeros_like(slow)
         """When each GPU finished its last computation or transfer."""
+        self.done = np.zeros_like(slow)
+        """When each GPU finished its last backward."""
         self.channels: dict[GpuSet, Times] = {}
         self.running: list[tuple[GpuSet, Times, Times]] = []
         """GPUs, start and end of each all-reduce."""
@@ -245,7 +257,7 @@ class _IterationSimulation:
                 begin = self._begin(step, state, moves=False)
                 self.backward[step] = begin
                 now = self._beside(layer.gpus, begin, layer.backward * self.slow[:, self.columns[layer.gpus]])
-                self.computed[step] = now
+                self.computed[step] = self.done[:, self.columns[layer.gpus]] = now
                 now = self._all_reduce(step, now)
                 self.gradients[step] = now
                 moving = np.full((1, 1), layer.reshard / 2 * self.network.transfers[step])
@@ -255,7 +267,8 @@ class _IterationSimulation:
                     # The preceding layer needs the gradients of all GPUs.
                     state = _PassState(None, state.ends)
             else:
-                state = _join([self._backward(lane, state) for lane in step])
+                # Last the branch whose layers are the first that use their parameters.
+                state = _join([self._backward(lane, state) for lane in reversed(step)])
         return state
 
     def _beside(self, gpus: GpuSet, begin: Times, seconds: Times) -> Times:
@@ -281,14 +294,15 @@ class _IterationSimulation:
         if layer.all_reduce <= 0:
             self.sync[index] = computed
             return computed
-        start = computed.max(axis=1, keepdims=True)
+        gpus = parameter_gpus(index, self.plan.gpu_sets, self.plan.layers)
+        start = (computed if gpus == layer.gpus else self.done[:, list(gpus)]).max(axis=1, keepdims=True)
         for others, end in self.channels.items():
-            if share_gpus(others, layer.gpus):
+            if share_gpus(others, gpus):
                 start = np.maximum(start, end)
         self.sync[index] = start
         end = start + layer.all_reduce * self.network.all_reduces[index]
-        self.channels[layer.gpus] = end
-        self.running.append((layer.gpus, start, end))
+        self.channels[gpus] = end
+        self.running.append((gpus, start, end))
         return computed if self.plan.overlap_sync else np.broadcast_to(end, computed.shape)
 
 

@@ -1,17 +1,17 @@
 """An iteration with overlapping all-reduces, event by event: an oracle without a closed formula for its end.
 
-Lanes are processes that wake one another; each GPU keeps a queue of all-reduces, and one starts when it is
-first in the queues of all its GPUs. A large gradient may have an all-reduce of its own; others share them, so many
-bytes in each as the definition says, and none waits for a gradient on other GPUs. A parameter that several layers use
-is summed over
-the GPUs of all, after the backward of the first one, and by itself where these are more than the first one's: as long
-as over the GPUs of any of them, or longer. What is computed or moved beside an all-reduce on one of its GPUs advances
+Lanes are processes that wake one another; each GPU has its all-reduces in the order of the model, the last layer's
+first, and one starts when it is ready and the next of all its GPUs. A large gradient may have an all-reduce of its own;
+others share them, so many bytes in each as the definition says, and none waits for a gradient on other GPUs. Gradients
+of parameters that several layers use are summed by the GPUs of all, and share none with others where these are more
+than the first one's: they take as long as over the GPUs of any of them, or longer, and are ready when these GPUs have
+no backward left before the first layer's. What is computed or moved beside an all-reduce on one of its GPUs advances
 at a lower rate. Prices come from ``Definition``, nothing from ``deeppool.planning``.
 """
 
 import heapq
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,49 +38,63 @@ class _Iteration:
         self.now = self.end = 0.0
         self.events = []
         self.issued = 0
-        self.queues = defaultdict(deque)
         self.all_reduces = {}
         self.tasks, self.flying = [], {}
-        self.wider = self.tied_on_more_gpus()
-        self.buckets = self.fill_buckets()
+        self.model = [layer for layer in self.in_order(definition.tree) if layer is not None]
+        self.users = [
+            [self.gpus(index) for index, other in enumerate(definition.layers) if other.parameters == own.parameters]
+            for own in definition.layers
+        ]
+        """Per layer the GPUs of each layer that uses its parameters."""
+        self.wider = {
+            layer
+            for layer, users in enumerate(self.users)
+            if definition.gradient_bytes(layer) and len(set().union(*users)) > places[layer][0]
+        }
+        """Layers whose parameters others use on more GPUs."""
+        self.seconds = self.fill_buckets()
+        self.waiting = [layer for layer in reversed(self.model) if self.seconds[layer] > 0]
+        """Layers whose all-reduces have not ended."""
+        self.computed = set()
 
-    def tied_on_more_gpus(self):
-        """Seconds of the all-reduce of a layer's parameters that other layers use on more GPUs."""
-        found, layers = {}, self.definition.layers
-        for layer, own in enumerate(layers):
-            users = [
-                range(start, start + count)
-                for (count, start), other in zip(self.places, layers, strict=True)
-                if other.parameters == own.parameters
-            ]
-            gpus = set().union(*users)
-            size = self.definition.gradient_bytes(layer)
-            if size and len(gpus) > self.places[layer][0]:
-                found[layer] = max(self.definition.all_reduce(size, summing) for summing in (gpus, *users))
-        return found
+    def gpus(self, layer):
+        count, start = self.places[layer]
+        return range(start, start + count)
+
+    def summing(self, layer):
+        """The GPUs of the all-reduce after a layer."""
+        return set().union(*self.users[layer]) if layer in self.wider else set(self.gpus(layer))
 
     def fill_buckets(self):
-        """The bytes of the all-reduce that follows a layer's backward."""
-        ready, small, stage, rule = {}, [], None, self.definition.buckets
+        """The seconds of the all-reduce that follows a layer's backward."""
+        seconds, filling, stage, rule = defaultdict(float), {}, None, self.definition.buckets
+
+        def complete(members):
+            size = sum(map(self.definition.gradient_bytes, members))
+            users = [gpus for layer in members for gpus in self.users[layer]] if members[0] in self.wider else []
+            sets = [self.summing(members[0]), *users]
+            seconds[members[-1]] += max(self.definition.all_reduce(size, gpus) for gpus in sets)
+
         for layer in [*reversed(list(self.in_order(self.definition.tree))), None]:
             here = None if layer is None else self.places[layer]
             if here is None or here != stage:
-                if small:
-                    ready[small[-1]] = sum(map(self.bytes_of, small))
-                small, stage, enough = [], here, rule.first or rule.size
-            if layer is None or not self.bytes_of(layer):
+                for members, _ in filling.values():
+                    if members:
+                        complete(members)
+                filling, stage = {}, here
+            size = 0 if layer is None else self.definition.gradient_bytes(layer)
+            if not size:
                 continue
-            if rule.alone is not None and self.bytes_of(layer) >= rule.alone:
-                ready[layer] = self.bytes_of(layer)
+            if rule.alone is not None and size >= rule.alone:
+                complete([layer])
                 continue
-            small.append(layer)
-            if sum(map(self.bytes_of, small)) >= enough:
-                ready[layer] = sum(map(self.bytes_of, small))
-                small, enough = [], rule.size
-        return ready
-
-    def bytes_of(self, layer):
-        return 0 if layer in self.wider else self.definition.gradient_bytes(layer)
+            gpus = frozenset(self.summing(layer))
+            members, enough = filling.get(gpus, ([], rule.first or rule.size))
+            filling[gpus] = [*members, layer], enough
+            if sum(map(self.definition.gradient_bytes, [*members, layer])) >= enough:
+                complete([*members, layer])
+                filling[gpus] = [], rule.size
+        return seconds
 
     def in_order(self, part):
         """The layers of a forward pass, with None where lanes begin or end."""
@@ -89,7 +103,7 @@ class _Iteration:
         elif isinstance(part, NonSeriesParallel):
             yield from part.layers
         elif isinstance(part, ParallelBlock):
-            lanes = {self.places[branch.layers[0]][1] for branch in part.branches}
+            lanes = dict.fromkeys(self.places[branch.layers[0]][1] for branch in part.branches)
             for lane in lanes:
                 yield from [None] * (len(lanes) > 1)
                 for branch in part.branches:
@@ -108,14 +122,14 @@ class _Iteration:
         while self.events or self.tasks:
             self.advance()
             self.end = max(self.end, self.now)
-        assert not any(self.queues.values()), "an all-reduce never started"
+        assert not self.waiting, "an all-reduce never started"
         return self.end + max(self.updates().values(), default=0.0), self.all_reduces
 
     def updates(self):
         """Per GPU the seconds in which it updates the parameters of its layers."""
         seconds = defaultdict(float)
-        for layer, (count, start) in enumerate(self.places):
-            for gpu in range(start, start + count):
+        for layer, users in enumerate(self.users):
+            for gpu in set().union(*users):
                 seconds[gpu] += self.definition.gradient_bytes(layer) * self.definition.profile.update_per_byte
         return seconds
 
@@ -184,7 +198,8 @@ class _Iteration:
 
     def backward(self, layer, done):
         def computed():
-            self.request(layer)
+            self.computed.add(layer)
+            self.start_what_can()
             self.tasks.append(_Task(self.moves(layer) / 2, gpus, done))
 
         count, start = self.places[layer]
@@ -192,29 +207,24 @@ class _Iteration:
         seconds = self.times(layer).backward + self.definition.copied(layer, count)
         self.tasks.append(_Task(seconds, gpus, computed))
 
-    def request(self, layer):
-        """An all-reduce joins the queues of its GPUs."""
-        count, start = self.places[layer]
-        seconds = self.definition.all_reduce(self.buckets.get(layer, 0), range(start, start + count))
-        seconds += self.wider.get(layer, 0.0)
-        if seconds > 0:
-            for gpu in range(start, start + count):
-                self.queues[gpu].append((layer, seconds))
-            self.start_what_can()
-
     def start_what_can(self):
-        for layer, seconds in {queue[0] for queue in self.queues.values() if queue}:
-            count, start = self.places[layer]
-            queues = [self.queues[gpu] for gpu in range(start, start + count)]
-            if layer not in self.all_reduces and all(queue[0][0] == layer for queue in queues):
-                self.all_reduces[layer] = self.now, self.now + seconds
-                self.flying[layer] = range(start, start + count)
-                self.after(seconds, lambda layer=layer, queues=queues: self.finish(layer, queues))
+        taken = set()
+        for layer in self.waiting:
+            summing = self.summing(layer)
+            if layer not in self.all_reduces and not taken & summing and self.ready(layer):
+                self.all_reduces[layer] = self.now, self.now + self.seconds[layer]
+                self.flying[layer] = summing
+                self.after(self.seconds[layer], lambda layer=layer: self.finish(layer))
+            taken |= summing
 
-    def finish(self, layer, queues):
+    def ready(self, layer):
+        place = self.model.index(layer)
+        later = (other for other in self.model[place:] if self.summing(layer) & {*self.gpus(other)})
+        return self.computed.issuperset(later if layer in self.wider else [layer])
+
+    def finish(self, layer):
         del self.flying[layer]
-        for queue in queues:
-            queue.popleft()
+        self.waiting.remove(layer)
         self.start_what_can()
 
     def times(self, layer):

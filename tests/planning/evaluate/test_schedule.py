@@ -10,12 +10,25 @@ from deeppool.costs.communication import Network, default_model
 from deeppool.costs.table import price
 from deeppool.graph.series_parallel import decompose
 from deeppool.planning.evaluate.placement import Placement
-from deeppool.planning.evaluate.schedule import ExposedSync, busy_gpu_seconds, exposed_syncs, order_of, schedule
+from deeppool.planning.evaluate.schedule import (
+    ExposedSync,
+    busy_gpu_seconds,
+    exposed_syncs,
+    idle_seconds,
+    order_of,
+    schedule,
+)
 from deeppool.planning.request import gpu_counts_to_search
 from tests.planning.evaluate.iteration_events import iteration_with_overlap
 from tests.planning.search.test_search import Definition
 from tests.sampling import examples
-from tests.strategies import computing_problems, contested_problems, series_parallel_graphs, tangled_graphs
+from tests.strategies import (
+    computing_problems,
+    contested_problems,
+    series_parallel_graphs,
+    tangled_graphs,
+    tied_problems,
+)
 
 
 class Seconds(NamedTuple):
@@ -24,6 +37,7 @@ class Seconds(NamedTuple):
     all_reduce: float
     reshard: float = 0.0
     update: float = 0.0
+    later_users: tuple[int, ...] = ()
 
 
 CHAIN = [(), (0,), (1,)]
@@ -117,6 +131,24 @@ def test_the_gpu_with_the_longest_update_ends_the_iteration():
     assert busy_gpu_seconds(times, gpus, layers) == busy_gpu_seconds(same, gpus, without) + 8 + 7 + 5 + 5
 
 
+def test_gpus_of_two_branches_with_the_same_parameters_sum_and_update_them_together():
+    """0 forks into 1 on GPU 0 and 2 on GPU 1, which use the same parameters; 3 joins.
+
+    forward until 3; backward 3: 3–5, 1: 5–7, 2: 5–11, 0: 11–13; all-reduce of both: 11–14; updates: 14–19.
+    """
+    layers = [Seconds(1, 2, 0), Seconds(1, 2, 3, update=5, later_users=(2,)), Seconds(1, 6, 0), Seconds(1, 2, 0)]
+    gpus = [range(2), range(1), range(1, 2), range(2)]
+    times = run([(), (0,), (0,), (1, 2)], gpus, layers)
+    assert (times.all_reduce[1], times.update, times.iteration_time) == (11, 14, 19)
+    # 3 s forward on both, 6 and 10 backward, 1 until the sum is there, and the update.
+    assert busy_gpu_seconds(times, gpus, layers) == (3 + 6 + 1 + 5) + (3 + 10 + 1 + 5)
+    assert idle_seconds(times, gpus, layers, 2) == [19 - 15, 19 - 19]
+    assert list(exposed_syncs(times, layers, [0, 2, 3])) == [ExposedSync(1, 13, 14)]
+    # An all-reduce of GPU 1 alone, 11–15, comes before.
+    layers[2] = layers[2]._replace(all_reduce=4)
+    assert run([(), (0,), (0,), (1, 2)], gpus, layers).all_reduce[1:3] == (15, 11)
+
+
 def test_a_core_that_computes_half_of_an_all_reduce_does_half_of_a_backward_beside_it():
     """forward until 3; backward 2: 3–5; all-reduce 2: 5–7; backward 1: 1 s of it beside until 7, the rest 7–8.
 
@@ -147,8 +179,8 @@ def test_nothing_is_hidden_without_overlap():
     layers = Seconds(1, 2, 1, reshard=1), Seconds(1, 2, 3, reshard=1)
     gpus = [range(2)] * 2
     times = schedule((0, 1), gpus, layers, overlap_sync=False)
-    assert times.iteration_time == sum(map(sum, layers))
-    assert busy_gpu_seconds(times, gpus, layers) == 2 * sum(map(sum, layers))
+    assert times.iteration_time == sum(sum(layer[:4]) for layer in layers)
+    assert busy_gpu_seconds(times, gpus, layers) == 2 * sum(sum(layer[:4]) for layer in layers)
 
 
 @examples(150)
@@ -156,6 +188,7 @@ def test_nothing_is_hidden_without_overlap():
     st.one_of(
         contested_problems(st.one_of(series_parallel_graphs(max_layers=6), tangled_graphs(max_layers=5))),
         computing_problems(series_parallel_graphs(max_layers=6)),
+        tied_problems(contested_problems(series_parallel_graphs(max_layers=6), gpus=(2, 3, 4))),
     ),
     st.randoms(use_true_random=False),
 )

@@ -27,7 +27,10 @@ from tests.strategies import (
     make_graph,
     problems,
     profile_from_times,
+    tied_problems,
 )
+
+PROBLEMS = st.one_of(contested_problems(), computing_problems(), tied_problems(contested_problems()))
 
 
 def noisy_profile(*spreads, runs=9):
@@ -65,7 +68,7 @@ def spans_of(simulation):
 
 
 @examples(60)
-@given(st.one_of(contested_problems(), computing_problems()), st.booleans())
+@given(PROBLEMS, st.booleans())
 def test_default_conditions_leave_the_simulation_unchanged(problem, overlap):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
@@ -90,7 +93,7 @@ def test_a_chain_takes_the_time_of_the_reference_calculation(problem, data):
 
 
 @examples(40)
-@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.integers(0, 3))
+@given(PROBLEMS, st.booleans(), st.integers(0, 3))
 def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
@@ -101,7 +104,7 @@ def test_gpu_seconds_are_conserved_whatever_is_slow(problem, overlap, seed):
 
 
 @examples(40)
-@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.integers(0, 3))
+@given(PROBLEMS, st.booleans(), st.integers(0, 3))
 def test_the_mean_time_that_a_gpu_is_held_is_that_of_the_spans_of_all_iterations(problem, overlap, seed):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)
@@ -116,7 +119,7 @@ def test_the_mean_time_that_a_gpu_is_held_is_that_of_the_spans_of_all_iterations
 
 
 @examples(40)
-@given(st.one_of(contested_problems(), computing_problems()), st.booleans(), st.data())
+@given(PROBLEMS, st.booleans(), st.data())
 def test_no_iteration_is_faster_where_a_gpu_is_slower(problem, overlap, data):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, overlap_sync=overlap)

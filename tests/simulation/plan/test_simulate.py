@@ -14,7 +14,7 @@ from deeppool.simulation.plan.simulate import replay, simulate
 from tests.figures.records import layer, plan_of
 from tests.planning.searched import plan
 from tests.sampling import examples
-from tests.strategies import problems, waiting
+from tests.strategies import problems, tied_problems, waiting
 
 few = examples(60)
 
@@ -56,7 +56,7 @@ def one_by_one(made):
 
 
 @few
-@given(problems(), st.booleans())
+@given(st.one_of(problems(), tied_problems(problems())), st.booleans())
 def test_every_gpu_has_the_spans_of_a_simulation_of_that_gpu_alone(problem, overlap_sync):
     profile, cluster, batch = problem
     made = plan(profile, cluster, batch, 2.0, overlap_sync=overlap_sync)
@@ -66,7 +66,7 @@ def test_every_gpu_has_the_spans_of_a_simulation_of_that_gpu_alone(problem, over
 
 
 @few
-@given(problems())
+@given(st.one_of(problems(), tied_problems(problems())))
 def test_an_iteration_is_held_or_idle_and_nothing_else(problem):
     made = plan(*problem, 1.5)
     found = simulate(made)
