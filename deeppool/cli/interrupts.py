@@ -7,16 +7,12 @@ import time
 from types import FrameType
 from typing import Any
 
+from deeppool.base.interruption import RETRY_SECONDS, would_abort
+
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 CLOSING_SECONDS = 5.0
 """Time after a signal during which further ones are ignored, so that they do not disturb the clean-up."""
-
-RETRY_SECONDS = 0.05
-"""Time after which an interrupt comes again that was dropped, or would have been."""
-
-FATAL = "find_torch_dispatch_rule"
-"""Function in Python that torch's C++ code calls for the operators of an export: its exceptions abort the process."""
 
 
 class _Last:
@@ -28,7 +24,7 @@ def handle_interrupts() -> None:
     """Makes SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a run removes its processes and files.
 
     The C code of torch imports numpy and drops any exception of that, so a signal waits for the end of torch's import.
-    It also waits for the end of a function whose exceptions torch does not catch (:data:`FATAL`).
+    It also waits for the end of a function whose exceptions torch does not catch (:func:`would_abort`).
     Python drops the exceptions of what it calls at a fork, or when it frees an object: there the interrupt comes again.
     """
     for number in SIGNALS:
@@ -60,7 +56,7 @@ def was_interrupted() -> bool:
 
 
 def _end(_number: int, frame: FrameType | None) -> None:
-    if _imports_torch() or _is_fatal(frame):
+    if _imports_torch() or would_abort(frame):
         _end_later()
         return
     now = time.monotonic()
@@ -76,9 +72,3 @@ def _end_later() -> None:
 
 def _imports_torch() -> bool:
     return getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False)
-
-
-def _is_fatal(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_name != FATAL:
-        frame = frame.f_back
-    return frame is not None

@@ -453,30 +453,38 @@ def test_an_interrupt_that_the_import_of_torch_would_drop_comes_after_it(tmp_pat
 ABORTING = """
 import signal, sys, torch
 from torch._library.simple_registry import singleton
+from deeppool.base.interruption import interruptible
 from deeppool.cli.interrupts import handle_interrupts
 
 def find_interrupted(name):
     if sys._getframe(1).f_code.co_name == "find_torch_dispatch_rule":
         singleton.find = find
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM if command else signal.SIGINT)
     return find(name)
 
 model, inputs = torch.nn.Linear(3, 4), (torch.ones(2, 3),)
+
+@interruptible
+def export():
+    torch.export.export(model, inputs)
+    signal.pause()
+
 torch.export.export(model, inputs)
-handle_interrupts()
+if command:
+    handle_interrupts()
 find, singleton.find = singleton.find, find_interrupted
 try:
-    torch.export.export(model, inputs)
-    while signal.getitimer(signal.ITIMER_REAL)[0]:
-        signal.pause()
+    export()
 except KeyboardInterrupt:
     print("interrupted")
 """
 """Is interrupted where torch's C++ code looks for the rule of an operator in an export."""
 
 
-def test_an_interrupt_that_would_abort_the_process_in_the_code_of_torch_comes_after_it() -> None:
-    ended = subprocess.run([sys.executable, "-c", ABORTING], check=False, capture_output=True, text=True)
+@pytest.mark.parametrize("command", [True, False])
+def test_an_interrupt_that_would_abort_the_process_in_the_code_of_torch_comes_after_it(command: bool) -> None:
+    code = f"{command = }\n{ABORTING}"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
 
 
