@@ -172,11 +172,12 @@ class Supervisor:
 
     def _start(self, rank: int, history: JobHistory) -> None:
         job = history.job
-        setup = {**self._job_setups[id(job)], **self._setup, "memory": job.budget}
+        setup, name = {**self._job_setups[id(job)], **self._setup, "memory": job.budget}, f"background job {job.name}"
         try:
-            handle = self._processes.start(self._launcher, rank, BACKGROUND, f"background job {job.name}", **setup)
-        except (OSError, RunError) as error:
-            history.update(ended=f"it could not be started: {getattr(error, 'strerror', error)}")
+            handle = self._processes.start(self._launcher, rank, BACKGROUND, name, **setup)
+        except RunError as error:
+            why = str(error).removeprefix(f"{name} of rank {rank} cannot start: ")
+            history.update(ended=f"it could not be started: {why}")
             self._report(rank, job, history.record.ended)
             return
         # Of this machine, as its launcher is local.

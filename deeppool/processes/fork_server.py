@@ -5,6 +5,7 @@ Its only state is its loaded modules and its only thread the main one, so a fork
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -28,6 +29,8 @@ REPORT_BYTES = 2**10
 """Maximum size of the server's reports: two numbers."""
 STREAMS = 3
 """Descriptors that may come before that of the request: standard input, output and error of a worker."""
+NUMBER_BYTES = 20
+"""Maximum size of a message: the number of a request for a worker, of any other ``-``."""
 
 
 class ForkServer:
@@ -53,7 +56,11 @@ class ForkServer:
         return None
 
     def _handle_request(self) -> Callable[[], None] | None:
-        data, descriptors, *_ = socket.recv_fds(self.link, 1, STREAMS + 1)
+        data, descriptors, flags, _ = socket.recv_fds(self.link, NUMBER_BYTES, STREAMS + 1)
+        if flags & socket.MSG_CTRUNC:
+            # This process may open no more files: the kernel has left some out.
+            self._refuse(data, descriptors, errno.EMFILE)
+            return None
         request: dict[str, Any] = _read_request(descriptors.pop()) if data else {"drain": True}
         if "drain" in request:
             self.accepting = False
@@ -63,12 +70,16 @@ class ForkServer:
         with contextlib.suppress(Exception):
             importlib.import_module(request["module"])
             before_forks.run()
-        if "number" not in request:
+        if not data.isdigit():
             return None
-        number = request.pop("number")
         # Nothing that is loaded here becomes garbage, and looking for it would copy its memory.
         gc.freeze()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The workers that there are go on.
+            self._refuse(data, descriptors, error.errno)
+            return None
         if pid == 0:
             gc.enable()
             _leave_finalizers()
@@ -79,11 +90,24 @@ class ForkServer:
         # In the worker too: whichever of the two runs first.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        pidfd = os.pidfd_open(pid)
-        self.workers[pidfd] = number, pid
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            kill_group(pid)
+            os.waitpid(pid, 0)
+            self._refuse(data, (), error.errno)
+            return None
+        self.workers[pidfd] = int(data), pid
         self.selector.register(pidfd, selectors.EVENT_READ)
-        self._report(number=number, pid=pid)
+        self._report(number=int(data), pid=pid)
         return None
+
+    def _refuse(self, number: bytes, descriptors: Sequence[int], reason: int | None) -> None:
+        """Reports the system's error that kept a worker from being started."""
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if number.isdigit():
+            self._report(number=int(number), error=reason or errno.EAGAIN)
 
     def _reap(self, pidfd: int) -> None:
         """Kills the descendants of a worker before reaping it, while no other process can have its process group id."""
@@ -112,18 +136,21 @@ class ForkServer:
             os.close(descriptor)
 
 
-def send_request(link: socket.socket, streams: Sequence[int], request: Mapping[str, object]) -> None:
+def send_request(
+    link: socket.socket, streams: Sequence[int], request: Mapping[str, object], number: int | None = None
+) -> None:
     """Sends a request of any size, in a file in memory: a message of the socket has a maximum size.
 
     Args:
         link: socket of the client.
         streams: standard streams of the worker, or none.
         request: its fields.
+        number: of a request for a worker.
     """
     with os.fdopen(os.memfd_create("deeppool-fork-request"), "w+b") as content:
         content.write(json.dumps(request).encode())
         content.flush()
-        socket.send_fds(link, [b"r"], [*streams, content.fileno()])
+        socket.send_fds(link, [b"-" if number is None else str(number).encode()], [*streams, content.fileno()])
 
 
 def _read_request(descriptor: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ elsewhere the libraries below torch do not survive a fork.
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
 import importlib
@@ -34,6 +35,8 @@ FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Whether this platform has fork servers."""
 START_SECONDS = 300
 """Time limit for the imports of the first worker, on a busy machine."""
+LINK_CLOSED = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
+"""Errors of sending to a server that is gone."""
 CLOSING_SECONDS = 2.0
 """Time limit for a server that was drained to end."""
 TITLE_ROOM = 80
@@ -54,6 +57,8 @@ class ForkedProcess:
         self.returncode: int | None = None
         self.ended_because: str | None = None
         """Why it was ended from here, in the words that follow its name; None: it was not."""
+        self.error: int | None = None
+        """Number of the system's error for which it could not be started; None: there was none."""
         self.stderr: TextIO | None = None
         self.started, self._ended = threading.Event(), threading.Event()
 
@@ -77,6 +82,11 @@ class ForkedProcess:
     def set_started(self, pid: int) -> None:
         """Records the server's report of the start."""
         self.pid = pid
+        self.started.set()
+
+    def set_refused(self, error: int) -> None:
+        """Records the server's report that the system gave it no process."""
+        self.error = error
         self.started.set()
 
     def set_ended(self, code: int, because: str | None = None) -> None:
@@ -139,6 +149,7 @@ class ForkServerClient:
 
         Raises:
             RunError: the server is gone, was stopped, or hangs.
+            OSError: this process may open no more files, or the system gives no more processes, or no memory for one.
         """
         request = {
             "module": module,
@@ -147,7 +158,13 @@ class ForkServerClient:
             "environment": self._environment_changes(),
             "import_path": import_path(),
         }
-        (child_stdin, stdin), (stdout, child_stdout) = os.pipe(), os.pipe()
+        child_stdin, stdin = os.pipe()
+        try:
+            stdout, child_stdout = os.pipe()
+        except OSError:
+            os.close(child_stdin)
+            os.close(stdin)
+            raise
         process = ForkedProcess(_open_text(stdin, "w"), _open_text(stdout, "r"))
         try:
             with self._lock:
@@ -155,13 +172,19 @@ class ForkServerClient:
                 if not self.gone:
                     self._workers[number] = process
             try:
-                self._send([child_stdin, child_stdout, stderr], **request, number=number)
+                self._send([child_stdin, child_stdout, stderr], number, **request)
+            except OSError:
+                # It was not sent, and nobody will answer it.
+                self._workers.pop(number, None)
+                raise
             finally:
                 os.close(child_stdin)
                 os.close(child_stdout)
             # By the second: if this process is stopped for a while, that is no delay of the server.
             if not self.gone and not any(process.started.wait(1.0) for _ in range(START_SECONDS)):
                 self._how = f"did not start it within {START_SECONDS} s"
+            if process.error is not None:
+                raise OSError(process.error, os.strerror(process.error))
             if self.gone or not process.pid:
                 self.close()
                 raise RunError(f"{name} cannot start: the process that it is forked from {self._how} (run again)")
@@ -187,6 +210,8 @@ class ForkServerClient:
     def _on_report(self, message: Mapping[str, int]) -> None:
         if "pid" in message:
             self._workers[message["number"]].set_started(message["pid"])
+        elif "error" in message:
+            self._workers.pop(message["number"]).set_refused(message["error"])
         else:
             self._workers.pop(message["number"]).set_ended(message["code"])
 
@@ -230,11 +255,13 @@ class ForkServerClient:
 
     def preload(self, module: str) -> None:
         """Makes the server import a module in advance; returns at once."""
-        self._send(module=module)
+        with contextlib.suppress(OSError):
+            self._send(module=module)
 
     def drain(self) -> None:
         """Lets the server end with its last process; it forks no more."""
-        self._send(drain=True)
+        with contextlib.suppress(OSError):
+            self._send(drain=True)
 
     def close(self) -> None:
         """Ends the server and its processes."""
@@ -243,10 +270,17 @@ class ForkServerClient:
         self._process.kill()
         self._listener.join()
 
-    def _send(self, descriptors: Sequence[int] = (), **request: Any) -> None:
-        """Sends a request; the listener notices that the server is gone."""
-        with contextlib.suppress(OSError):
-            send_request(self._link, descriptors, request)
+    def _send(self, descriptors: Sequence[int] = (), number: int | None = None, **request: Any) -> None:
+        """Sends a request; the listener notices that the server is gone.
+
+        Raises:
+            OSError: the request could not be made, or not be sent for another reason.
+        """
+        try:
+            send_request(self._link, descriptors, request, number)
+        except OSError as error:
+            if error.errno not in LINK_CLOSED:
+                raise
 
 
 _open_lock = threading.Lock()

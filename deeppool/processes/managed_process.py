@@ -6,6 +6,7 @@ its own process group, which is killed with it: its own children, such as data l
 """
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -16,7 +17,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TextIO
 
@@ -35,6 +36,14 @@ CONTROL = "control"
 
 class ProcessDiedError(RunError):
     """Raised when a process ends before its exit was requested."""
+
+
+CANNOT_START = {
+    errno.EMFILE: "this process may open no more: ulimit -n raises its limit",
+    errno.EAGAIN: "no more processes or threads: ulimit -u, or the limit of its container, gives more",
+    errno.ENOMEM: "end what else uses memory",
+}
+"""What helps, by the system's error."""
 
 
 class ProcessHandle(Protocol):
@@ -86,24 +95,34 @@ class ManagedProcess:
             launcher: a command that starts the one that follows it, such as ``numactl`` or ``ip netns exec``.
             folder: working folder, from which its modules are imported; the current one by default.
             fork_server: forks the process; by default that of this process. Without one a new process is started.
+
+        Raises:
+            RunError: it cannot be started.
         """
-        fork_server = None if launcher else fork_server or own_fork_server()
         self.name = name
         self.inbox: Inbox = inbox if inbox is not None else queue.SimpleQueue()
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  outlives this call
-        try:
+        with _explained(name), contextlib.ExitStack() as undo:
+            fork_server = None if launcher else fork_server or own_fork_server()
+            self._errors = undo.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
             self.process = (
                 _spawn([*launcher, sys.executable, "-m", module], self._errors, folder)
                 if fork_server is None
                 else fork_server.fork(module, name, self._errors.fileno(), folder)
             )
-        except BaseException:
-            self._errors.close()
-            raise
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._reaper = threading.Thread(target=self._reap, daemon=True)
-        self._reaper.start()
+            undo.callback(self._give_up)
+            self._listener = threading.Thread(target=self._listen, daemon=True)
+            self._listener.start()
+            self._reaper = threading.Thread(target=self._reap, daemon=True)
+            self._reaper.start()
+            undo.pop_all()
+
+    def _give_up(self) -> None:
+        """Kills the process where no thread can wait for it."""
+        kill_group(self.process.pid)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -121,6 +140,9 @@ class ManagedProcess:
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             kill_group(self.process.pid)
         self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
         self._listener.join(timeout=2.0)
         self.inbox.put((self, None))
 
@@ -188,6 +210,19 @@ class ManagedProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Raises RunError for an error of the system with which a process does not start."""
+    try:
+        yield
+    except OSError as error:
+        advice = CANNOT_START.get(error.errno or 0)
+        what = error if advice is None else error.strerror
+        raise RunError(f"{name} cannot start: {what} ({advice or 'run again'})") from error
+    except RuntimeError as error:  # of a thread, without a number
+        raise RunError(f"{name} cannot start: {error} ({CANNOT_START[errno.EAGAIN]})") from error
 
 
 def _spawn(command: Sequence[str], errors: IO[str], folder: str | os.PathLike[str] | None) -> "subprocess.Popen[str]":

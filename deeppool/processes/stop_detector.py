@@ -28,5 +28,6 @@ def is_stopped(pid: int) -> bool:
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
+    # It has ended; or nothing can be read, as where this process may open no more files.
+    except (psutil.Error, OSError):
         return False

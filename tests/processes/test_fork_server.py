@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,10 @@ import pytest
 
 from deeppool.errors import RunError
 from deeppool.processes import fork_server_client, stop_detector
+from deeppool.processes.fork_server import STREAMS
 from deeppool.processes.fork_server_client import ForkServerClient, fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
-from tests.processes.children import gone, kill_all
+from tests.processes.children import children, gone, kill_all
 from tests.processes.fork_server_child import SECONDS
 
 pytestmark = [
@@ -338,3 +341,95 @@ def test_a_fork_server_that_was_stopped_is_ended(own: ForkServerClient) -> None:
     own._process.send_signal(signal.SIGSTOP)
     own.close()
     assert own._process.returncode == -signal.SIGKILL
+
+
+def test_a_process_that_cannot_be_forked_is_no_other_ones_end(own: ForkServerClient) -> None:
+    server = own._process.pid
+    with ManagedProcess(HOLDING, "first", fork_server=own) as first:
+        describe(first)
+        # All files that it may open are open, and then those of a request just fit.
+        for free, starts in ((0, False), (STREAMS, False), (STREAMS + 1, True)):
+            used = {int(file.name) for file in Path(f"/proc/{server}/fd").iterdir()}
+            limit = sorted({*range(len(used) + free + 1)} - used)[free]
+            before = resource.prlimit(server, resource.RLIMIT_NOFILE)
+            resource.prlimit(server, resource.RLIMIT_NOFILE, (limit, before[1]))
+            try:
+                with ManagedProcess(HOLDING, "late", fork_server=own):
+                    assert starts
+            except RunError as error:
+                assert str(error).startswith("late cannot start: Too many open files (this process may open no more")
+                assert not starts
+            resource.prlimit(server, resource.RLIMIT_NOFILE, before)
+        own.preload("tests.processes.no_forks")
+        with pytest.raises(RunError, match=r"late cannot start: Resource temporarily unavailable \(no more processes"):
+            ManagedProcess(HOLDING, "late", fork_server=own)
+        describe(first)
+    assert first.exit_code() == 0
+
+
+WITHOUT_FILES = f"""
+import os, psutil, sys
+from deeppool.errors import RunError
+from deeppool.processes import fork_server_client
+from deeppool.processes.managed_process import ManagedProcess, receive
+from deeppool.processes.stop_detector import is_stopped
+fork_server_client.START_SECONDS = 5
+first = ManagedProcess("{HOLDING}", "first")
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+print(is_stopped(first.process.pid))
+for free in range(9):
+    try:
+        ManagedProcess("{HOLDING}", "late").close()
+        print("starts")
+    except RunError as error:
+        print(error)
+    os.close(held.pop())
+first.send("describe")
+print(receive(first, {SECONDS})["event"])
+for each in held:
+    os.close(each)
+first.close()
+"""
+
+
+def test_a_process_that_may_open_no_more_files_says_so_at_once_and_keeps_what_it_started() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", WITHOUT_FILES],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert done.stderr == ""
+    stopped, *starts, answer = done.stdout.splitlines()
+    assert (stopped, answer) == ("False", "done")
+    refused = "late cannot start: Too many open files (this process may open no more: ulimit -n raises its limit)"
+    failed = starts.count(refused)
+    assert 0 < failed < len(starts)
+    assert starts == [refused] * failed + ["starts"] * (len(starts) - failed)
+
+
+@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("thread", ["_listen", "_reap"])
+def test_a_process_without_threads_for_it_does_not_go_on(
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, thread: str, forked: bool
+) -> None:
+    start = threading.Thread.start
+
+    def fails(self: threading.Thread) -> None:
+        if getattr(self, "_target").__name__ == thread:  # noqa: B009  private
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    own.preload(HOLDING)
+    before = children()
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    with pytest.raises(RunError, match=r"it cannot start: can't start new thread \(no more processes or threads"):
+        ManagedProcess(HOLDING, "it", launcher=() if forked else ("env",), fork_server=own)
+    monkeypatch.undo()
+    assert [each for each in children() if each not in before and not gone(each)] == []

@@ -1,6 +1,5 @@
 """What a host server of torchrun does with its folder, and with processes that the launcher does not end."""
 
-import errno
 import platform
 import socket
 from collections.abc import Iterator
@@ -89,14 +88,14 @@ def test_the_files_of_a_process_that_ended_by_itself_are_closed(
 
 def test_a_process_that_cannot_start_has_ended_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_) -> ManagedProcess:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise RunError("rank 1 cannot start: Too many open files (ulimit)")
 
     monkeypatch.setattr(host_server, "ManagedProcess", start)
     with serving(tmp_path) as launcher:
         launcher.send("start", process=0, module="some.module", name="rank 1")
         ended = next(iter(launcher))
     assert (ended["event"], ended["process"], ended["code"]) == ("ended", 0, 1)
-    assert ended["exit_reason"] == f"cannot start on {platform.node()}: Too many open files"
+    assert ended["exit_reason"] == f"cannot start on {platform.node()}: Too many open files (ulimit)"
 
 
 def test_a_file_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:

@@ -118,8 +118,9 @@ class HostServer:
         with self._lock:
             try:
                 handle = ManagedProcess(message["module"], message["name"], self._inbox)
-            except OSError as error:
-                reason = f"cannot start on {platform.node()}: {error.strerror}"
+            except RunError as error:
+                why = str(error).removeprefix(f"{message['name']} cannot start: ")
+                reason = f"cannot start on {platform.node()}: {why}"
                 self._channel.send("ended", process=message["process"], code=1, exit_reason=reason)
                 return
             self._processes[message["process"]] = handle
