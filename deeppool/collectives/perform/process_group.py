@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import torch.distributed as dist
 
@@ -33,6 +34,12 @@ def init_process_group(device: Device, *, timeout: timedelta = COLLECTIVE_TIMEOU
         timeout: longest wait in a collective.
         where: ``init_method`` or ``store``, with ``rank`` and ``world_size``; none: torchrun's environment.
     """
+    if str(where.get("init_method", "")).startswith("file:"):
+        # torch would take %20 in its path for three characters, and wait for a folder of that name to appear.
+        path: Any = unquote_to_bytes(urlsplit(where.pop("init_method")).path)
+        store = dist.FileStore(path, where["world_size"])  # type: ignore[attr-defined]  # its stub does not export it
+        store.set_timeout(timeout)
+        where["store"] = store
     with device.unbound():
         dist.init_process_group(device.backend, timeout=timeout, **device.group_settings(timeout), **where)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from deeppool.collectives.perform.process_group import LOOPBACK_INTERFACE, use_interface
+from deeppool.collectives.perform.process_group import LOOPBACK_INTERFACE, init_process_group, use_interface
 from deeppool.collocation.interference.kernel_worker import serve
 from deeppool.device.cpu import CpuDevice
 from deeppool.processes.managed_process import CommandChannel
@@ -27,14 +27,13 @@ def main() -> None:
     device = CpuDevice()
     device.select(setup["rank"])
     use_interface(LOOPBACK_INTERFACE)
-    with device.unbound():
-        dist.init_process_group(
-            "gloo",
-            init_method=Path(setup["rendezvous"]).as_uri(),
-            rank=setup["rank"],
-            world_size=setup["ranks"],
-            timeout=TIMEOUT,
-        )
+    init_process_group(
+        device,
+        timeout=TIMEOUT,
+        init_method=Path(setup["rendezvous"]).as_uri(),
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+    )
     values = torch.zeros(setup["bytes"] // ELEMENT_BYTES)
 
     def all_reduce() -> None:
