@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deeppool.base.timeline import COMPUTING
+from deeppool.errors import RunError
 from deeppool.processes.wakeup_pipe import WakeupPipe
 
 KINDS = ("forward", "backward", "reshard", "sync", "update")
@@ -41,11 +42,17 @@ class SharedPage:
         Args:
             folder: private folder of the run, on the rank's machine.
             rank: number of the rank.
+
+        Raises:
+            RunError: there is no room for it.
         """
-        file = os.open(_page_folder(Path(folder)) / f"page-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
+        path = _page_folder(Path(folder)) / f"page-{rank}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(file, _BYTES)
+            _allocate(file)
             self._page = mmap.mmap(file, _BYTES)
+        except OSError as error:
+            raise RunError(f"no {_BYTES} bytes for {path}: {error.strerror} (make room in {path.parents[1]})") from error
         finally:
             os.close(file)
         self._wakeup = WakeupPipe(folder, rank)
@@ -128,6 +135,14 @@ class SharedPage:
             view.release()
         self._page.close()
         self._wakeup.close()
+
+
+def _allocate(file: int) -> None:
+    """Gives the file its size, and memory or blocks of its own: a write without them would end the process (SIGBUS)."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, _BYTES)
+    else:
+        os.ftruncate(file, _BYTES)
 
 
 def _page_folder(folder: Path) -> Path:

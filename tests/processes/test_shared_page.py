@@ -51,6 +51,41 @@ def test_the_background_reads_what_the_foreground_wrote(
     assert background.limits == (True, 1.0, frozenset())
 
 
+def test_a_page_has_its_memory_from_the_start(tmp_path: Path) -> None:
+    page = SharedPage(tmp_path, 0)
+    written = (tmp_path / "page-0").stat()
+    assert written.st_blocks * 512 >= written.st_size > 0
+    page.close()
+
+
+WITHOUT_MEMORY = """
+import sys
+from deeppool.errors import RunError
+from deeppool.processes.rank_group import private_folder
+from deeppool.processes.shared_page import SharedPage
+with private_folder() as folder:
+    try:
+        SharedPage(folder, 0).set_limits(open=True, share=0.5, banned=frozenset())
+    except RunError as error:
+        print(str(error).replace(folder.name, "RUN"))
+"""
+
+
+def test_a_page_without_room_is_an_error_and_not_the_end_of_its_process() -> None:
+    def in_memory_of_4_kib(*command: str) -> "subprocess.CompletedProcess[str]":
+        mount = 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"'
+        whole = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", *command]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=60, check=False)
+
+    if in_memory_of_4_kib("true").returncode:
+        pytest.skip("file systems may not be mounted here")
+    done = in_memory_of_4_kib(sys.executable, "-c", WITHOUT_MEMORY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "no 25040 bytes for /dev/shm/RUN/page-0: No space left on device (make room in /dev/shm)\n"
+    )
+
+
 def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
     lost, background, restarted = SharedPage(tmp_path, 0), SharedPage(tmp_path, 0), SharedPage(tmp_path, 0)
     lost.set_limits(open=True, share=0.5, banned=frozenset({("sync", 1)}))
