@@ -52,7 +52,8 @@ class SharedPage:
             _allocate(file)
             self._page = mmap.mmap(file, _BYTES)
         except OSError as error:
-            raise RunError(f"no {_BYTES} bytes for {path}: {error.strerror} (make room in {path.parents[1]})") from error
+            room = path.parents[1]
+            raise RunError(f"no {_BYTES} bytes for {path}: {error.strerror} (make room in {room})") from error
         finally:
             os.close(file)
         self._wakeup = WakeupPipe(folder, rank)

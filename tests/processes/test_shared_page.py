@@ -81,9 +81,7 @@ def test_a_page_without_room_is_an_error_and_not_the_end_of_its_process() -> Non
         pytest.skip("file systems may not be mounted here")
     done = in_memory_of_4_kib(sys.executable, "-c", WITHOUT_MEMORY)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
-        "no 25040 bytes for /dev/shm/RUN/page-0: No space left on device (make room in /dev/shm)\n"
-    )
+    assert done.stdout == ("no 25040 bytes for /dev/shm/RUN/page-0: No space left on device (make room in /dev/shm)\n")
 
 
 def test_what_a_foreground_left_that_was_lost_binds_nobody(tmp_path: Path) -> None:
