@@ -23,7 +23,8 @@ class Nvml:
             self.problem = f"no NVIDIA driver ({error})"
             return
         self.api = pynvml
-        found = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(pynvml.nvmlDeviceGetCount())]
+        count = self.ask("nvmlDeviceGetCount") or 0
+        found = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
         # NVML counts the GPUs that it has no permission for, as those of another job may be, and those that are lost.
         self.handles = tuple(handle for handle in found if handle is not None)
         if not self.handles:
@@ -31,8 +32,8 @@ class Nvml:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the names of the GPUs."""
-        return tuple(str(self.api.nvmlDeviceGetName(handle)) for handle in self.handles)
+        """Returns the names of the GPUs; one that was lost since may not say its own."""
+        return tuple(str(self.ask("nvmlDeviceGetName", handle) or "unknown GPU") for handle in self.handles)
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Calls a function of the library; None where this GPU or driver does not support it."""
@@ -44,7 +45,7 @@ class Nvml:
     def close(self) -> None:
         """Closes the library; may be called repeatedly."""
         if self.api is not None:
-            self.api.nvmlShutdown()
+            self.ask("nvmlShutdown")
             self.api, self.handles = None, ()
 
     def __enter__(self) -> "Nvml":

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import psutil
@@ -88,8 +89,10 @@ class Sampler:
                 due = max(due + self._interval, time.perf_counter())
                 if self._closing.wait(due - time.perf_counter()):
                     break
-                self._samples.append(self._sample())
-                self._notify()
+                # A sample that cannot be read, as where this process may open no more files, is left out.
+                with suppress(OSError, psutil.Error):
+                    self._samples.append(self._sample())
+                    self._notify()
         finally:
             for meter in self._gpu_meters:
                 meter.close()

@@ -3,6 +3,8 @@
 import ctypes
 import itertools
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,3 +201,44 @@ def test_a_gpu_without_performance_monitors_has_no_activity(driver: dict[str, An
     with Nvml() as nvml:
         assert GpuMeter(nvml, nvml.handles[0]).read().sm_activity is None
     assert driver["counters"] == 0
+
+
+def test_a_driver_that_fails_is_no_end_of_what_asks_it(driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", refuse)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", refuse)
+    with Nvml() as nvml:
+        assert nvml.names == ("unknown GPU",)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", refuse)
+    with Nvml() as nvml:
+        assert (nvml.names, nvml.problem) == ((), "the NVIDIA driver shows no GPU")
+
+
+WITHOUT_FILES = """
+import os, threading
+from deeppool.telemetry.sampler import Sampler
+with Sampler(0.05) as sampler:
+    sampled = threading.Semaphore(0)
+    sampler.watch(sampled.release)
+    sampled.acquire()
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    # A sample may be under way.
+    missed = [sampled.acquire(timeout=0.5) for _ in range(3)]
+    for file in held:
+        os.close(file)
+    print(missed[-1], sampled.acquire(timeout=60))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is sampled is read from files on Linux only")
+def test_sampling_goes_on_after_a_time_without_free_files() -> None:
+    command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", WITHOUT_FILES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert (done.stdout, done.stderr) == ("False True\n", "")
