@@ -153,6 +153,9 @@ class _Registration:
             progress=0.0,
         )
         try:
+            # In containers that share a home, processes of two have the same number.
+            while _has_reader(folder() / f"{self._run.name}.stop"):
+                self._run = replace(self._run, name=f"{os.getpid()}-{next(_NUMBERS)}")
             base = folder() / self._run.name
             _remove(base)  # left by a killed process of the same number
             os.mkfifo(f"{base}.stop", 0o600)
@@ -281,4 +284,6 @@ def _send(fifo: Path, content: bytes) -> None:
 
 def _remove(base: Path) -> None:
     for suffix in (".json", ".stop"):
-        base.with_name(base.name + suffix).unlink(missing_ok=True)
+        # Not essential: a disk that has become read-only costs no run its result.
+        with suppress(OSError):
+            base.with_name(base.name + suffix).unlink(missing_ok=True)

@@ -168,6 +168,37 @@ def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(
     assert [run.name for run in seen] == [f"{os.getpid()}-7"]
 
 
+def test_a_process_of_the_same_number_in_another_container_takes_no_place_of_a_run_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @run_registry.registered
+    def hold(*, on_progress=None) -> None:
+        cancellation.wait(queue.SimpleQueue(), PATIENCE)
+
+    monkeypatch.setattr(run_registry, "_NUMBERS", iter([1, 1, 2]))
+    runs = []
+    for _ in range(2):
+        runs.append(dp.start(hold))
+        wait_until(lambda: len(dp.running()) == len(runs), 20)
+    assert [run.name for run in dp.running()] == [f"{os.getpid()}-{number}" for number in (1, 2)]
+    runs[1].cancel()
+    assert [run.name for run in dp.running()] == [f"{os.getpid()}-1"]
+    runs[0].cancel()
+
+
+def test_a_run_whose_files_cannot_be_removed_returns_its_result(runtime: Path) -> None:
+    @run_registry.registered
+    def trained(*, on_progress=None) -> str:
+        (name,) = (run.name for run in dp.running())
+        # As on a disk that has become read-only.
+        (runtime / f"{name}.json").unlink()
+        (runtime / f"{name}.json").mkdir()
+        return "the weights"
+
+    assert trained() == "the weights"
+    assert [path.suffix for path in runtime.iterdir()] == [".json"]
+
+
 def test_a_run_of_another_machine_that_shares_the_home_is_left_alone(runtime: Path) -> None:
     seen = []
     run_registry.registered(lambda *, on_progress=None: seen.extend(dp.running()))()
