@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import threading
@@ -16,13 +17,15 @@ from deeppool.base import serialization
 from deeppool.base.arguments import check_fields
 from deeppool.base.file_lock import file_lock
 from deeppool.collocation.job_queue import BATCH, BackgroundJob
-from deeppool.errors import DeeppoolError, InvalidValueError
+from deeppool.errors import DeeppoolError, DocumentError, InvalidValueError
 from deeppool.records.training_record import BackgroundOutcome
 from deeppool.records.trials_record import Configuration, TrialResult, TrialsRecord, Value, format_configuration
 from deeppool.training.training_job import TrainingJob
 
 RECORD = "trials.json"
 FINISHED = "finished"
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -220,4 +223,8 @@ def trial_run(trials: Trials) -> Iterator[TrialRun]:
         try:
             yield run
         finally:
-            run.save()
+            try:
+                run.save()
+            except DocumentError as error:
+                # The record of the training, which may have ended well, has the results, too.
+                _LOG.warning("the results of the trials were not saved: %s", error)

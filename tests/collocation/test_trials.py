@@ -168,12 +168,17 @@ def test_only_the_best_weights_stay_and_a_later_call_trains_what_is_left(tmp_pat
     ]
 
 
-def test_a_result_that_cannot_be_saved_is_said_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_saved_is_said_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with trial_run(trials_in(tmp_path, [1.0, 2.0])) as run:
         (tmp_path / RECORD).unlink()
         (tmp_path / RECORD).mkdir()
         assert "finished, but its result was not saved: cannot write" in end(run, 0, 2.0)
-        (tmp_path / RECORD).rmdir()
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        "the results of the trials were not saved"
+    ]
+    assert run.record().best.configuration == {"lr": 1.0}
 
 
 @pytest.mark.parametrize(
