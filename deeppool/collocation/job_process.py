@@ -97,7 +97,8 @@ class JobProcess:
         """Adds the descendants that it has now."""
         import psutil
 
-        with contextlib.suppress(psutil.NoSuchProcess):
+        # It has ended; or nothing can be read, as where this process may open no more files.
+        with contextlib.suppress(psutil.Error, OSError):
             self.descendants |= set(psutil.Process(self.pid).children(recursive=True))
 
     def kill_descendants(self) -> None:

@@ -119,7 +119,10 @@ class Supervisor:
             self._events.append("the background jobs were given up, see the log")
         finally:
             for rank, process in list(self._running.items()):
-                self._end(rank, process.stop_reason or STOPPED)
+                try:
+                    self._end(rank, process.stop_reason or STOPPED)
+                except Exception:
+                    _LOG.exception("the end of the background job of rank %s was not recorded", rank)
 
     def _tick(self) -> None:
         """Handles one message, and checks all processes when it is time."""

@@ -1,5 +1,6 @@
 """The supervisor's reactions to its background processes; the processes are fakes."""
 
+import errno
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -277,6 +278,32 @@ def test_an_error_of_the_supervisor_ends_the_jobs_and_not_the_foreground(
         launcher.started[0].answer("progress")
         soon(lambda: launcher.started[0].killed)
     assert "the background jobs were given up, see the log" in running.events()
+
+
+def test_a_job_whose_end_fails_keeps_no_other_one_running(
+    make_supervisor, launcher: FakeLauncher, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(outcome: object) -> str:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with make_supervisor([job(on_end=fail) for _ in range(3)], ranks=3):
+        soon(lambda: len(launcher.started) == 3)
+    assert [process.killed for process in launcher.started] == [True] * 3
+    assert "the background jobs were given up" in caplog.text
+    assert "the end of the background job of rank 2 was not recorded" in caplog.text
+
+
+def test_a_job_ends_also_where_its_descendants_cannot_be_read(
+    make_supervisor, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(psutil, "Process", fail)
+    with make_supervisor([job()]) as running:
+        soon(lambda: len(launcher.started) == 1)
+    assert launcher.started[0].killed
+    assert [outcome.ended for outcome in running.outcomes()] == ["stopped with the foreground, before its first step"]
 
 
 def test_limits_are_cleared_when_the_ranks_are_lost(make_supervisor, tmp_path: Path) -> None:
