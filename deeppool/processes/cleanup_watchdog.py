@@ -51,7 +51,10 @@ def _end(watchdog: "subprocess.Popen[bytes]") -> None:
     """Waits for what the watchdog still removes; a signal may have stopped it."""
     watchdog.send_signal(signal.SIGCONT)
     assert watchdog.stdin is not None
-    watchdog.stdin.close()
+    # Forks of this process, as of a loader beside the run, may hold the other end open: it reads a line, or the end.
+    with contextlib.suppress(BrokenPipeError):
+        watchdog.stdin.write(b"\n")
+        watchdog.stdin.close()
     try:
         watchdog.wait(CLEANUP_SECONDS)
     except subprocess.TimeoutExpired:
