@@ -47,7 +47,10 @@ def gpu_abilities(nvml: Nvml) -> tuple[GpuAbilities, ...]:
 def mps() -> str:
     """Reports whether the MPS daemon runs, through which processes of several jobs share a GPU."""
     control = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER)) / "control"
-    return f"running ({control})" if control.exists() else f"not running (there is no {control})"
+    try:
+        return f"running ({control})" if control.exists() else f"not running (there is no {control})"
+    except OSError as error:  # a daemon of another user, to whom this process is no client
+        return f"not running for this user ({control}: {error.strerror})"
 
 
 def _abilities(nvml: Nvml, handle: Any, name: str, seen: dict[str, int] | str) -> GpuAbilities:

@@ -146,6 +146,11 @@ def test_without_a_driver_there_are_no_abilities_and_a_reason() -> None:
     assert "gpus                 none: no NVIDIA driver" in str(found)
 
 
+def test_a_daemon_whose_folder_is_closed_to_this_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", f"/{300 * 'x'}")
+    assert mps().startswith("not running for this user")
+
+
 def test_what_a_driver_answers_is_told_also_where_torch_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A made-up driver: tests the parsing only."""
     if cuda_problem() is None:
