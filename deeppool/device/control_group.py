@@ -25,18 +25,52 @@ LEAVING_SECONDS = 1.0
 def home() -> Path | None:
     """Returns the folder in which this process may create CPU control groups, or None."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-        for line in Path("/proc/mounts").read_text().splitlines():
-            _, mount, kind, options, *_ = line.split()
-            if kind == "cgroup" and "cpu" in options.split(","):
-                path = next(path for controllers, path in own.items() if "cpu" in controllers.split(","))
-                return _writable(Path(mount + path))
-            if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.controllers").read_text().split():
-                # Groups with processes have no weighted children, so the new ones are siblings of this process's own.
-                here = Path(mount + own[""])
-                beside = here if here == Path(mount) else here.parent
-                enabled = (beside / "cgroup.subtree_control").read_text().split()
-                return _writable(beside) if "cpu" in enabled else None
+        mount, here = _own_group()
+        if (mount / "cgroup.controllers").exists():
+            # Groups with processes have no weighted children, so the new ones are siblings of this process's own.
+            beside = here if here == mount else here.parent
+            enabled = (beside / "cgroup.subtree_control").read_text().split()
+            return _writable(beside) if "cpu" in enabled else None
+        return _writable(here)
+    return None
+
+
+def quota() -> float | None:
+    """Returns the cores whose time the control groups of this process give it, as those of a container; None: all."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        mount, here = _own_group()
+        # A container may see its own group as the mount, and the path of its host.
+        groups = [group for group in (here, *here.parents) if group.is_relative_to(mount)]
+        return min((cores for group in groups if (cores := _quota_of(group)) is not None), default=None)
+    return None
+
+
+def _own_group() -> tuple[Path, Path]:
+    """Returns where CPU control groups are mounted, and this process's own.
+
+    Raises:
+        StopIteration: there are none.
+    """
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, options, *_ = line.split()
+        if kind == "cgroup" and "cpu" in options.split(","):
+            path = next(path for controllers, path in own.items() if "cpu" in controllers.split(","))
+            return Path(mount), Path(mount + path)
+        if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.controllers").read_text().split():
+            return Path(mount), Path(mount + own[""])
+    raise StopIteration
+
+
+def _quota_of(group: Path) -> float | None:
+    """Returns the cores whose time one group gives its processes; None: all."""
+    with contextlib.suppress(OSError):
+        of_version_1 = group / "cpu.cfs_quota_us"
+        if of_version_1.exists():
+            time, period = of_version_1.read_text(), (group / "cpu.cfs_period_us").read_text()
+        else:
+            time, period = (group / "cpu.max").read_text().split()
+        return None if time.strip() in ("max", "-1") else int(time) / int(period)
     return None
 
 

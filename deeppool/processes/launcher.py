@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from deeppool.device import control_group
 from deeppool.device.cpu import usable_cores
 from deeppool.device.cuda import gpu_count
 from deeppool.device.kinds import find_kind
@@ -99,8 +100,12 @@ class LocalLauncher:
     def assign(self, gpus: Sequence[int]) -> None:
         """Assigns the GPU, or the share of a core, of each rank."""
         self.gpus = tuple(gpus)
-        on_cores = find_kind(self._device).on_cores
-        self.cores = len({self._core(gpu) for gpu in self.gpus}) if on_cores else len(self.gpus)
+        self.cores = len(self.gpus)
+        if find_kind(self._device).on_cores:
+            self.cores = len({self._core(gpu) for gpu in self.gpus})
+            if (quota := control_group.quota()) is not None:
+                # As of a container with --cpus: what is beyond it stands still for a part of each period.
+                self.cores = max(1, min(self.cores, int(quota)))
 
     def _core(self, gpu: int) -> int:
         return self._usable[gpu % len(self._usable)]

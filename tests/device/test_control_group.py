@@ -110,3 +110,44 @@ def test_where_no_group_may_be_made_the_nearest_nice_level_stands_in(
     told = control_group.join_background("run", 0, share)
     assert levels == [level]
     assert told == f"nice {level}, no control group may be made here"
+
+
+LIMITED = """
+import os, sys
+from pathlib import Path
+from deeppool.device import control_group
+from deeppool.processes.launcher import LocalLauncher
+group, cores = Path(sys.argv[1]), int(sys.argv[2])
+(group / "cgroup.procs").write_text(str(os.getpid()))
+print(control_group.quota(), [LocalLauncher("cpu", ranks).cores for ranks in range(1, cores + 1)])
+"""
+
+
+@permitted
+@pytest.mark.parametrize("inside", [False, True], ids=["its own group", "the group above"])
+@pytest.mark.parametrize("quota", [None, 0.5, 1.5])
+def test_ranks_beyond_the_quota_of_a_container_share_cores(quota: float | None, inside: bool) -> None:
+    """A run of two ranks under ``docker run --cpus 1`` said that each had a core of its own."""
+    assert HOME is not None
+    limited = HOME / f"deeppool-test-{os.getpid()}-quota"
+    group = limited / "inside" if inside else limited
+    try:
+        limited.mkdir()
+        version_1 = (limited / "cpu.cfs_quota_us").exists()
+        if inside and not version_1:
+            (limited / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir(exist_ok=True)
+        time = None if quota is None else str(round(quota * 100_000))
+        if version_1:
+            (limited / "cpu.cfs_quota_us").write_text(time or "-1")
+        else:
+            (limited / "cpu.max").write_text(f"{time or 'max'} 100000")
+        count = len(usable_cores())
+        command = [sys.executable, "-c", LIMITED, str(group), str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        for each in (limited / "inside", limited):
+            if each.exists():
+                each.rmdir()
+    cores = [ranks if quota is None else 1 for ranks in range(1, count + 1)]
+    assert done.stdout == f"{quota} {cores}\n"
