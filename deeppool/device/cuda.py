@@ -306,8 +306,10 @@ class CudaDevice:
         """Makes allocations of this process over a budget fail, as if the GPU were smaller (never run on a GPU)."""
         import torch
 
-        if budget is not None and self.memory:
-            torch.cuda.set_per_process_memory_fraction(min(1.0, budget / self.memory))
+        if budget is not None:
+            # Of the selected one: another GPU of this machine may have more.
+            whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, budget / whole))
 
     def free_memory(self) -> int:
         """Returns the driver's free bytes plus those that torch's allocator has reserved and does not use."""

@@ -1,12 +1,13 @@
 """Streams: on the CPU the calling thread; on a GPU queues with a priority, which graphs keep from their capture."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from deeppool.device.cpu import CpuDevice
-from deeppool.device.cuda import HARDWARE_QUEUES, all_hardware_queues
+from deeppool.device.cuda import HARDWARE_QUEUES, CudaDevice, all_hardware_queues
 from deeppool.device.find import find_device
 from deeppool.device.protocol import Device
 
@@ -114,3 +115,18 @@ def test_graphs_are_captured_on_the_current_stream_and_stamps_inside_show_how_fa
     device.synchronize()
     assert device.passed(stamps[-1])
     assert launch.done()
+
+
+def test_a_budget_is_a_part_of_the_selected_gpus_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have GPUs of several sizes."""
+    granted: list[float] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=(80, 40)[index])
+    )
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", granted.append)
+    device = CudaDevice.__new__(CudaDevice)
+    device.memory = 80.0
+    for budget in (20.0, 60.0, None):
+        device.limit_memory(budget)
+    assert granted == [0.5, 1.0]
