@@ -38,6 +38,8 @@ class ProcessDiedError(RunError):
     """Raised when a process ends before its exit was requested."""
 
 
+KILL_SECONDS = 10.0
+"""Most seconds for which a process that was killed is waited for: one in a call to a driver that hangs does not end."""
 CANNOT_START = {
     errno.EMFILE: "this process may open no more: ulimit -n raises its limit",
     errno.EAGAIN: "no more processes or threads: ulimit -u, or the limit of its container, gives more",
@@ -199,7 +201,8 @@ class ManagedProcess:
     def _release(self) -> None:
         """Waits for the end of a process that is ending, and closes its files."""
         assert self.process.stdin is not None
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(KILL_SECONDS)
         self._reaper.join(timeout=5.0)
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -16,12 +16,13 @@ import psutil
 import pytest
 
 from deeppool.errors import RunError
-from deeppool.processes import fork_server_client, stop_detector
+from deeppool.processes import fork_server_client, managed_process, stop_detector
 from deeppool.processes.fork_server import STREAMS
 from deeppool.processes.fork_server_client import ForkServerClient, fork_server
 from deeppool.processes.managed_process import ManagedProcess, receive
 from tests.processes.children import children, gone, kill_all
 from tests.processes.fork_server_child import SECONDS
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -433,3 +434,35 @@ def test_a_process_without_threads_for_it_does_not_go_on(
         ManagedProcess(HOLDING, "it", launcher=() if forked else ("env",), fork_server=own)
     monkeypatch.undo()
     assert [each for each in children() if each not in before and not gone(each)] == []
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+"""Control groups of version 1 whose processes end only once they are thawed, as those in a call to a driver."""
+
+
+@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="processes may not be frozen here")
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_that_does_not_end_when_it_is_killed_is_left_behind(
+    own: ForkServerClient, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
+    """One that tries a broken GPU, in a call to its driver."""
+    monkeypatch.setattr(managed_process, "KILL_SECONDS", 1.0)
+    frozen = FREEZER / f"deeppool-test-{os.getpid()}"
+    frozen.mkdir()
+    child = ManagedProcess("deeppool.collocation.spinner", "it", launcher=() if forked else ("env",), fork_server=own)
+    child.send("setup", core=None, run=None)
+    receive(child, SECONDS)
+    process = psutil.Process(child.process.pid)
+    try:
+        (frozen / "cgroup.procs").write_text(str(process.pid))
+        (frozen / "freezer.state").write_text("FROZEN")
+        killing = threading.Thread(target=child.kill, daemon=True)
+        killing.start()
+        killing.join(60)
+        assert not killing.is_alive()
+        assert not gone(process)
+    finally:
+        (frozen / "freezer.state").write_text("THAWED")
+        assert ended(process)
+        wait_until(lambda: not (frozen / "cgroup.procs").read_text(), SECONDS, "the end of what was frozen")
+        frozen.rmdir()
