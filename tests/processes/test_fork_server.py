@@ -448,11 +448,11 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_behind(
     """One that tries a broken GPU, in a call to its driver."""
     monkeypatch.setattr(managed_process, "KILL_SECONDS", 1.0)
     frozen = FREEZER / f"deeppool-test-{os.getpid()}"
-    frozen.mkdir()
     child = ManagedProcess("deeppool.collocation.spinner", "it", launcher=() if forked else ("env",), fork_server=own)
     child.send("setup", core=None, run=None)
     receive(child, SECONDS)
     process = psutil.Process(child.process.pid)
+    frozen.mkdir()
     try:
         (frozen / "cgroup.procs").write_text(str(process.pid))
         (frozen / "freezer.state").write_text("FROZEN")
