@@ -14,6 +14,7 @@ from deeppool.planning.evaluate.lower_bound import LowerBound, longest_path
 from deeppool.planning.evaluate.memory import memory_model
 from deeppool.planning.evaluate.placement import Placement
 from deeppool.planning.plan import Plan
+from deeppool.planning.replanning.profile_correction import check_profile_matches
 from deeppool.profiling.table import Profile
 from deeppool.units import format_bytes, format_count, format_seconds
 
@@ -88,6 +89,11 @@ def check(plan: Plan, profile: Profile) -> PlanCheck:
         raise PlanError(
             f"the plan was made of another profile of {plan.model}: fingerprint {plan.profile_fingerprint[:12]}, not "
             f"{profile.fingerprint[:12]} (pass the one it was made of, or plan again)"
+        )
+    check_profile_matches(plan, profile)
+    if plan.provenance != profile.provenance:
+        raise PlanError(
+            f"provenance is '{plan.provenance}' in the plan, and '{profile.provenance}' by its profile ({AGAIN})"
         )
     _check_graph(plan, profile)
     network = Network(plan.cluster, plan.network_model)
