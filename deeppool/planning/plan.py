@@ -251,7 +251,10 @@ class Plan:
     def comparison(self) -> DataParallelComparison:
         """The plan compared with data parallelism."""
         everywhere = DataParallelTime(
-            self.gpus, self.data_parallel_iteration_time, self.data_parallel_memory, self.data_parallel_micro_steps
+            self.cluster.gpus,
+            self.data_parallel_iteration_time,
+            self.data_parallel_memory,
+            self.data_parallel_micro_steps,
         )
         return DataParallelComparison(
             self.iteration_time,

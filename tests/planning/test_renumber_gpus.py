@@ -37,6 +37,15 @@ def test_a_plan_that_uses_some_gpus_equals_the_plan_for_that_many(profile, spaci
     assert dp.simulate(expected).timeline.duration == dp.simulate(plan).timeline.duration
 
 
+def test_a_plan_on_fewer_gpus_is_still_compared_with_data_parallelism_on_all_of_the_cluster() -> None:
+    profile = dp.find_profile("resnet50-h200")
+    plan = dp.plan(profile, 8, 64, 1.0)
+    found = renumber_gpus(plan)
+    assert found.gpus == 1
+    assert found.comparison == plan.comparison
+    dp.check(found, profile)
+
+
 def test_no_alternative_is_computed_before_it_is_read() -> None:
     # Their costs were more than half of a simulation of a cluster, which reads none.
     computed = []
