@@ -52,6 +52,11 @@ def _idle(plan: Plan) -> str:
     limit = plan.amplification_limit
     if limit is None:
         kept = "no limit on amplification"
+    elif plan.over_limit:
+        kept = (
+            f"{len(plan.over_limit)} of {len(plan.layers)} layers are over the limit of {limit:g}× their "
+            "GPU-seconds on one GPU"
+        )
     elif plan.limit_scope == "layer":
         kept = f"no layer spends more than {limit:g}× its GPU-seconds on one GPU"
     else:

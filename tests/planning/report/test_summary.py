@@ -9,6 +9,7 @@ from hypothesis import given
 from deeppool.planning.evaluate.data_parallel import data_parallel_plan
 from deeppool.planning.planner import plan
 from deeppool.planning.report.summary import MOST_GROUPS, summarise
+from deeppool.profiling.shipped import find_profile
 from deeppool.units import format_seconds
 from tests.figures.records import layer, plan_of, two_layer_plan
 from tests.sampling import examples
@@ -34,6 +35,13 @@ def test_shares_of_layers_and_of_time_are_whole(problem):
     assert sum(counts) == len(problem[0].graph.layers)
     assert sum(shares) == pytest.approx(100, abs=1.5)
     assert "no limit on amplification" in text
+
+
+def test_the_summary_of_a_published_plan_counts_the_layers_over_its_limit():
+    made = plan(find_profile("resnet50-h200"), 8, 32, 1.2, search="published")
+    over = len(made.over_limit)
+    assert over
+    assert f"({over} of 72 layers are over the limit of 1.2× their GPU-seconds on one GPU; " in summarise(made)
 
 
 @examples(40)
