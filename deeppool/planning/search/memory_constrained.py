@@ -111,7 +111,7 @@ class _Problem:
         self.activations: Integers = np.outer(memory.activations_per_sample, shards)
         """(L, K) bytes on GPU 0."""
         tree = decompose([layer.predecessors for layer in costs.graph.layers])
-        self.may_divide = any(branching_blocks(tree)) and len(costs.gpu_counts) > 1
+        self.may_divide = any(branching_blocks(tree)) and costs.network.cluster.gpus > 1
         """Whether branches may run side by side."""
         state = 0 if self.may_divide else memory.state(memory.graph.parameter_bytes)
         self.room = self.capacity - state

@@ -305,7 +305,10 @@ def test_branches_go_to_gpus_of_their_own_where_nothing_else_fits(overlap):
     assert plan(*problem, overlap_sync=overlap).memory[0].total == 6000
     # Each GPU holds a copy of two samples of a byte, besides.
     assert plan(*problem, overlap_sync=overlap, memory=5999).memory[0].total == 3002
-    assert " was found to fit: in the smallest one" in refusal(*problem, overlap_sync=overlap, memory=2999)
+    # Branches may have GPUs of their own also where every layer has one GPU.
+    for counts in ("powers", (1,)):
+        text = refusal(*problem, overlap_sync=overlap, memory=2999, gpu_counts=counts)
+        assert " was found to fit: in the smallest one" in text
 
 
 def test_changes_at_random_are_many_in_a_model_of_two_layers():
