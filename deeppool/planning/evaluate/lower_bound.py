@@ -142,11 +142,14 @@ class LowerBound:
         return permitted
 
     def _least_sync_of(self, layer: int) -> Floats:
-        size = self.costs.graph.gradient_bytes[layer]
-        if size >= self.costs.buckets.largest_joined:
+        graph, network = self.costs.graph, self.costs.network
+        size, largest = graph.gradient_bytes[layer], self.costs.buckets.largest(graph.gradient_bytes)
+        if any(users[0] == layer and tied < size for users, tied in graph.tied.items()):
+            # A tied parameter may be summed apart from the layer's others.
+            largest = max(largest, size)
+        elif size >= self.costs.buckets.largest_joined:
             alone: Floats = self.costs.sync[layer]
             return alone
-        network, largest = self.costs.network, self.costs.buckets.largest(self.costs.graph.gradient_bytes)
         return size * np.array([network.least_seconds_per_byte(count, largest) for count in self.costs.gpu_counts])
 
 

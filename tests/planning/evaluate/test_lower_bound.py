@@ -19,6 +19,7 @@ from tests.sampling import examples
 from tests.strategies import (
     BUCKETS,
     make_graph,
+    measured_network,
     problems,
     profile_from_times,
 )
@@ -114,6 +115,25 @@ def test_gradients_of_a_bucket_share_its_latency_in_the_bound():
         bounds.append(LowerBound(priced, (0, 1, 2), None).seconds())
         assert max(bounds) <= seconds * (1 + ROUNDING)
     assert bounds[1] > 23e-3
+
+
+def test_a_tied_parameter_may_be_summed_apart_from_the_others_of_its_layer_in_the_bound():
+    """Layer 0 on 2 GPUs has 15 MiB of its own, and 15 that layer 1 uses on 4: two sums of 1 ms; one of 30 takes 100."""
+    size = 15 * 2**20
+    graph = make_graph([(), (0,)], parameter_bytes=[2 * size, size])
+    names = (("tied", "own"), ("tied",))
+    layers = tuple(
+        replace(layer, parameters=own, parameter_sizes=(size,) * len(own))
+        for layer, own in zip(graph.layers, names, strict=True)
+    )
+    times = [{1: 1.0, 2: 10e-3, 4: 1.0}.__getitem__, {1: 10e-3, 2: 1.0, 4: 1.0}.__getitem__]
+    profile = profile_from_times(replace(graph, layers=layers), times, batch_sizes=(1, 2, 4))
+    network = measured_network({2: (1e-3, 1e-3, 100e-3), 4: (1e-3, 1e-3, 100e-3)}, (64, size, 2 * size))
+    free = Link(1e18, 0.0, "by hand")
+    costs = costs_of(profile, Cluster(4, "four", 4, free, free, measured=network), 4)
+    costs = replace(costs, buckets=Buckets(alone=1, size=1))
+    assert Placement(costs, (1, 2), (0, 0)).iteration_time == pytest.approx(22e-3)
+    assert LowerBound(costs, (0, 1), None).seconds() <= 22e-3 * (1 + ROUNDING)
 
 
 def test_the_longest_path_is_the_one_of_most_seconds():
