@@ -185,10 +185,10 @@ def _record(
 ) -> Replan:
     changes = diff(before, after)
     # Equal plans gain nothing, whatever the order of additions.
-    moved = any(old.gpus != new.gpus for old, new in zip(before.layers, after.layers, strict=True))
-    gain = before.iteration_time - after.iteration_time if moved else 0.0
+    other = not _runs_alike(before, after)
+    gain = before.iteration_time - after.iteration_time if other else 0.0
     relative_gain = gain / before.iteration_time
-    recommended = moved and (relative_gain > hysteresis or bool(_over_limit(before, hysteresis)))
+    recommended = other and (relative_gain > hysteresis or bool(_over_limit(before, hysteresis)))
     return Replan(
         source=source,
         corrections=corrected.corrections,
@@ -228,7 +228,6 @@ def _at_new_times(plan: Plan, costs: CostTable, best: Plan) -> Plan:
     if plan.overlap_sync:
         gpu_seconds = busy_gpu_seconds(times, plan.gpu_sets, layers)
     far = (costs.extrapolated[rows, options] | costs.extrapolated[:, 0]).tolist()
-    same = all(old.gpus == new.gpus for old, new in zip(layers, best.layers, strict=True))
     over_limit = _over_limit(plan, TOLERANCE) if plan.search == "published" else ()
     made = replace(
         plan,
@@ -244,7 +243,12 @@ def _at_new_times(plan: Plan, costs: CostTable, best: Plan) -> Plan:
         gpu_seconds=gpu_seconds,
         amplification=amplification(gpu_seconds, 1, costs.single_gpu_time),
     )
-    return replace(made, optimality=best.optimality if same else _bound(made, best))
+    return replace(made, optimality=best.optimality if _runs_alike(made, best) else _bound(made, best))
+
+
+def _runs_alike(one: Plan, other: Plan) -> bool:
+    """Whether two plans have all layers on the same GPUs, and their gradients in the same buckets."""
+    return one.gpu_sets == other.gpu_sets and one.buckets == other.buckets
 
 
 def _layer_at(

@@ -78,7 +78,7 @@ class PlanDiff:
 
     model: str
     request: tuple[RequestChange, ...]
-    """Options in which the requests differ."""
+    """Options in which the requests differ; also the buckets that were chosen."""
     iteration_time: TotalChange
     gpu_seconds: TotalChange
     amplification: TotalChange
@@ -149,7 +149,7 @@ def _request_changes(before: Plan, after: Plan) -> tuple[RequestChange, ...]:
 
 
 def _request(plan: Plan) -> dict[str, Value]:
-    """Returns the options of the request."""
+    """Returns the options of the request, and the buckets that were chosen for it."""
     cluster, network = plan.cluster, plan.cluster.measured
     return {
         "gpus": plan.gpus,
@@ -160,6 +160,7 @@ def _request(plan: Plan) -> dict[str, Value]:
         "background": plan.background.model if plan.background else None,
         "search": plan.search,
         "overlap_sync": plan.overlap_sync,
+        "buckets": str(plan.buckets) if plan.overlap_sync else None,
         "optimizer": plan.optimizer,
         "gpu_counts": plan.gpu_counts,
         "network_model": plan.network_model,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import deeppool as dp
 from deeppool.base import serialization
 from deeppool.cluster.cluster import Cluster, Link
+from deeppool.collectives.buckets import ONE_BUCKET
 from deeppool.errors import PlanError
 from deeppool.planning.evaluate.memory import MemoryUse
 from deeppool.planning.goal import GoalBackground
@@ -105,7 +106,10 @@ SLOW = Link(1e9, 1e-3, "made by hand")
         ({"gpu_counts": (1, 2, 4)}, [("gpu_counts", (1, 2), (1, 2, 4))]),
         ({"global_batch": 32}, [("global_batch", 64, 32)]),
         ({"network_model": "paper"}, [("network_model", "ring", "paper")]),
-        ({"overlap_sync": True}, [("overlap_sync", False, True)]),
+        (
+            {"overlap_sync": True, "buckets": ONE_BUCKET},
+            [("overlap_sync", False, True), ("buckets", None, "one bucket for all gradients of the same GPUs")],
+        ),
         ({"search": "published"}, [("search", "exact", "published")]),
         ({"optimizer": "adam"}, [("optimizer", "momentum", "adam")]),
         ({"cluster": Cluster(4, memory=16e9)}, [("memory", 40e9, 16e9)]),
