@@ -94,15 +94,26 @@ def alternatives_of(plan: Plan, layer: str | None = None) -> PlanAlternatives:
         amplification_limit=plan.amplification_limit,
         iteration_time=plan.iteration_time,
         layers=tuple(
-            LayerAlternatives(x.name, x.gpu_count, _counts(x), reason(x, plan.gpu_counts, plan.why_not_faster))
-            for x in plan.layers
+            LayerAlternatives(
+                x.name,
+                x.gpu_count,
+                _counts(x, _over_limit(plan, index)),
+                reason(x, plan.gpu_counts, plan.why_not_faster),
+            )
+            for index, x in enumerate(plan.layers)
             if layer in (None, x.name)
         ),
     )
 
 
-def _counts(layer: LayerAssignment) -> tuple[CountCost, ...]:
-    own = AlternativeCost(layer.gpu_count, 0.0, layer.amplification, (), layer.reshard, layer.sync)
+def _over_limit(plan: Plan, layer: int) -> tuple[str, ...]:
+    """Returns which of a layer and those that read it are over the limit, as a published plan says of itself."""
+    touched = {x.name for index, x in enumerate(plan.layers) if index == layer or layer in x.predecessors}
+    return tuple(name for name in plan.over_limit if name in touched)
+
+
+def _counts(layer: LayerAssignment, over_limit: tuple[str, ...]) -> tuple[CountCost, ...]:
+    own = AlternativeCost(layer.gpu_count, 0.0, layer.amplification, over_limit, layer.reshard, layer.sync)
     options = (*layer.alternatives, own)
     found = []
     for option in sorted(options, key=lambda option: option.gpu_count):

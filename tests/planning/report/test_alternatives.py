@@ -47,6 +47,14 @@ def test_each_count_costs_what_the_plan_with_it_would(problem, limit):
             assert len(cost.over_limit) == len(broken)
 
 
+def test_the_count_of_a_published_plan_is_over_the_limit_too():
+    made = dp.plan(dp.find_profile("resnet50-h200"), 8, 32, 1.2, search="published")
+    assert made.over_limit
+    for layer, own in zip(alternatives_of(made).layers, made.layers, strict=True):
+        (chosen,) = (cost for cost in layer.counts if cost.chosen)
+        assert (own.name in chosen.over_limit) == (own.name in made.over_limit)
+
+
 @pytest.mark.slow
 @examples(40)
 @given(contested_problems(series_parallel_graphs(max_layers=8)), st.sampled_from([1.0, 1.2, 1.5, 2.0]))
