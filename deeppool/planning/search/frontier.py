@@ -10,7 +10,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.amplification import TOLERANCE
 from deeppool.errors import InvalidValueError, PlanError
 from deeppool.planning.evaluate.baselines import DataParallelComparison, DataParallelTime
-from deeppool.planning.search.optimality import round_up
+from deeppool.planning.search.optimality import certificate, round_up
 from deeppool.units import format_bytes, format_count, format_seconds
 
 
@@ -86,7 +86,7 @@ class Frontier:
     @property
     def claim(self) -> str:
         """What is claimed of the points, in time alone, and in time and GPU-seconds together."""
-        if self.pareto_factor is None or self.optimality == "exact":
+        if self.pareto_factor is None or self.optimality == certificate(self.pareto_factor) == "exact":
             return self.optimality
         return f"{self.optimality} in time, {round_up(self.pareto_factor):.3f} in time and GPU-seconds"
 

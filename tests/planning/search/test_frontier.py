@@ -66,6 +66,22 @@ def test_every_point_is_what_its_gpu_counts_cost(problem):
     assert [point.iteration_time for point in found.points] == sorted(point.iteration_time for point in found.points)
 
 
+@pytest.mark.parametrize(
+    ("optimality", "factor", "claim"),
+    [
+        ("exact", 1.0, "exact"),
+        ("exact", None, "exact"),
+        ("exact", 1.0098, "exact in time, 1.010 in time and GPU-seconds"),
+        ("bound 1.200", 1.0, "bound 1.200 in time, 1.000 in time and GPU-seconds"),
+    ],
+)
+def test_what_is_proved_in_time_alone_is_not_called_exact_in_gpu_seconds(optimality, factor, claim):
+    profile = profile_from_times(make_graph([()]), [lambda b: 1e-3 * b])
+    found = replace(frontier(profile, Cluster(2), 16), optimality=optimality, pareto_factor=factor)
+    assert found.claim == claim
+    assert str(found).endswith(claim)
+
+
 def test_a_limit_below_every_point_names_the_least():
     profile = profile_from_times(make_graph([()], parameter_bytes=[0]), [lambda b: 1e-3 + 1e-4 * b])
     found = frontier(profile, Cluster(2), 16)
