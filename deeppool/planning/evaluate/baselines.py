@@ -127,7 +127,7 @@ class DataParallelComparison:
         text = f"{format_seconds(best.seconds)}{self.where if elsewhere else ' on all' * refused + best.in_steps}"
         if refused or not as_fast:
             text += f", where it is fastest{' of those that hold it' * refused}"
-        if elsewhere:
+        if elsewhere and (everywhere.fits(self.capacity) or not self.fitting):
             text += ", as on all" if as_fast else f", {format_seconds(everywhere.seconds)} on all"
         return text if self.fitting else f"{text}, but {self.too_large}"
 
@@ -144,15 +144,16 @@ class DataParallelComparison:
 
     @property
     def too_large(self) -> str:
-        """On how few GPUs data parallelism does not fit into memory, and why; empty if it fits on each count."""
-        found = [one for one in self.data_parallel if not one.fits(self.capacity)]
+        """On which GPU counts data parallelism does not fit into memory, and why; empty if it fits on each."""
+        found = tuple(one for one in self.data_parallel if not one.fits(self.capacity))
         if not found:
             return ""
-        most, needed, has = found[-1].gpus, found[-1].memory or 0, self.capacity or 0
-        return (
-            f"on {format_count(most, 'GPU')}{' or fewer' * (len(found) > 1)} it does not fit: a GPU needs "
-            f"{format_bytes(needed)}, and has {format_bytes(has)}"
-        )
+        needed, has = found[-1].memory or 0, self.capacity or 0
+        counts = format_count(found[-1].gpus, "GPU") + " or fewer" * (len(found) > 1)
+        if found != self.data_parallel[: len(found)]:
+            # Fewer GPUs may hold it where their shares divide into micro-steps of a batch that has times.
+            counts = f"{', '.join(str(one.gpus) for one in found)} GPUs"
+        return f"on {counts} it does not fit: a GPU needs {format_bytes(needed)}, and has {format_bytes(has)}"
 
 
 def data_parallel_times(profile: Profile, costs: CostTable, memory: MemoryModel) -> tuple[DataParallelTime, ...]:

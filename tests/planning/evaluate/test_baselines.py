@@ -189,6 +189,16 @@ def test_data_parallelism_that_does_not_fit_accumulates_micro_steps_with_one_all
             dp.plan(times, cluster, 16)
 
 
+def test_gpu_counts_that_do_not_hold_it_are_listed_where_fewer_gpus_hold_it_in_micro_steps() -> None:
+    """A GPU holds four samples, of which the profile has the least time: 20 are five such steps, 10 and 5 are none."""
+    graph = make_graph([()], parameter_bytes=[0], activation_bytes=[10**6])
+    times = profile_from_times(graph, [lambda b: 1e-3 * b], (4, 8, 16))
+    found = dp.frontier(times, Cluster(4, "by hand", 4, FAST, FAST), 20, memory=4e6).comparison
+    assert [one.micro_steps for one in found.data_parallel] == [5, 1, 1]
+    assert found.too_large == "on 2, 4 GPUs it does not fit: a GPU needs 4.8 MiB, and has 3.8 MiB"
+    assert found.baseline_text == "20 ms on 1 GPU in 5 micro-steps, where it is fastest of those that hold it"
+
+
 def test_gradients_are_copied_into_buckets_once_however_many_micro_steps() -> None:
     graph = make_graph([(), *((layer,) for layer in range(7))], None, [LARGE // 8] * 8, [MB // 8] * 8)
     times = profile_from_times(graph, [lambda b: 1e-3 * b] * 8, (1, 2, 4, 8, 16))
