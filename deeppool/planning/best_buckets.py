@@ -5,6 +5,9 @@ which is not known yet. Two that are near to it, or beside it, are timed in each
 which it is fastest, and the plan of the paper's model, in which all-reduces count in full and nothing overlaps; of few
 GPU counts it is found in no time. The faster one counts, and data parallelism on all GPUs a little: what is fastest on
 one GPU sums nothing, and is as fast in every size.
+
+Where the plan that is found is faster in another size, as one may be whose branches share parameters, the search for it
+is repeated in that size.
 """
 
 from dataclasses import replace
@@ -35,6 +38,17 @@ def with_best_buckets(costs: CostTable) -> CostTable:
     counted = [time + ON_ALL_GPUS * on_all for time, on_all in zip(best, seconds[-1], strict=True)]
     chosen = next(position for position, time in enumerate(counted) if time <= SAME_TIME * min(counted))
     return replace(costs, buckets=SEARCHED_BUCKETS[chosen])
+
+
+def with_buckets_of(plan: Placement) -> CostTable:
+    """Returns the costs of a plan in buckets of the searched size in which it is fastest; in its own if as fast."""
+    if not plan.costs.overlap:
+        return plan.costs
+    seconds = _in_each_size(plan)
+    least = min(seconds)
+    if plan.iteration_time <= SAME_TIME * least:
+        return plan.costs
+    return replace(plan.costs, buckets=SEARCHED_BUCKETS[seconds.index(least)])
 
 
 def _in_each_size(plan: Placement) -> list[float]:

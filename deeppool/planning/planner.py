@@ -13,6 +13,7 @@ from deeppool.cluster.cluster import Cluster
 from deeppool.costs.communication import NetworkModel
 from deeppool.costs.table import CostTable
 from deeppool.planning.assembly import assemble_plan
+from deeppool.planning.best_buckets import with_buckets_of
 from deeppool.planning.evaluate.baselines import data_parallel_times
 from deeppool.planning.evaluate.memory import MemoryModel, Optimizer, gpu_names, memory_model
 from deeppool.planning.evaluate.placement import Placement
@@ -142,7 +143,13 @@ def plan_from_costs(
     elif goal != "fastest":
         result = search_for_goal(costs, data_parallel_times(profile, costs, memory), jobs, memory)
     else:
-        result = search_fitting(costs, amplification_limit, limit_scope, memory, proving=proving)
+        asked = amplification_limit, limit_scope, memory
+        result = search_fitting(costs, *asked, proving=proving)
+        suiting = with_buckets_of(Placement(costs, result.choices, result.starts))
+        if suiting is not costs:
+            again = search_fitting(suiting, *asked, proving=proving)
+            if again.iteration_time < result.iteration_time:
+                costs, result = suiting, again
     search_time = time.perf_counter() - started
     placement = Placement(costs, result.choices, result.starts)
     made = assemble_plan(
