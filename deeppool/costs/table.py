@@ -81,6 +81,11 @@ class CostTable:
         """(L, K) seconds that each layer's gradients add at least to the all-reduces of its GPUs, in buckets."""
         sizes = np.array(self.graph.gradient_bytes)[:, None]
         least: Floats = np.where(sizes >= self.buckets.largest_joined, self.sync, sizes * self.least_sync_per_byte)
+        for (first, *_), tied in self.graph.tied.items():
+            if tied < (size := self.graph.gradient_bytes[first]):
+                # A tied parameter may be summed apart from the layer's others.
+                largest = max(size, self.buckets.largest(self.graph.gradient_bytes))
+                least[first] = [size * self.network.least_seconds_per_byte(count, largest) for count in self.gpu_counts]
         return least
 
     @cached_property

@@ -254,6 +254,26 @@ def test_every_alternative_is_timed_as_the_whole_iteration_would_be(problem, lim
             assert option.iteration_time_change == pytest.approx(then - now, rel=1e-9, abs=1e-12 * (now + then))
 
 
+def test_a_tied_parameter_may_be_summed_apart_from_the_others_of_its_layer():
+    """Layer 0 on 2 GPUs has 15 MiB of its own, and 15 that layer 1 uses on 4: two sums of 1 ms; one of 30 takes 1 s."""
+    size = 15 * 2**20
+    graph = make_graph([(), (0,)], parameter_bytes=[2 * size, size])
+    names = (("tied", "own"), ("tied",))
+    layers = tuple(
+        replace(layer, parameters=own, parameter_sizes=(size,) * len(own))
+        for layer, own in zip(graph.layers, names, strict=True)
+    )
+    times = [(1.0, 0.01, 0.5), (0.01, 1.0, 1.0)]
+    measurements = [
+        Measurement(layer.signature, own, (0.0,) * 3, (0.0,) * 3) for layer, own in zip(layers, times, strict=True)
+    ]
+    network = measured_network({2: (1e-3, 1e-3, 1.0), 4: (1e-3, 1e-3, 1.0)}, (64, size, 2 * size))
+    free = Link(1e18, 0.0, "by hand")
+    cluster = Cluster(4, "by hand", 4, free, free, measured=network)
+    made = plan(make_profile(replace(graph, layers=layers), measurements, (1, 2, 4)), cluster, 4, overlap_sync=True)
+    assert (counts_of(made), made.iteration_time) == ((2, 4), pytest.approx(0.022))
+
+
 # -- the flow shop ----------------------------------------------------------------------------------
 
 
