@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from deeppool.base.number_checks import shown
 from deeppool.errors import CaptureError, InvalidValueError
 from deeppool.graph.capture.batch_paths import check_paths
+from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.custom_gradients import check_gradients, lost_backwards
 from deeppool.graph.capture.export import EXAMPLE_BATCH, fixes_batch, quiet
 from deeppool.graph.capture.index_ranges import indexes
@@ -63,7 +64,8 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
     (output,) = (node for node in graph.nodes if node.op == "output")
     codegen: Any = graph._codegen
     values = pytree.tree_leaves(output.args)
-    examples = [_example(value) for value in values]
+    symbols = {str(node.meta["val"].shape[0]) for node in graph.nodes if node.op == "placeholder"}
+    examples = [_example(value, symbols) for value in values]
     structure = codegen.pytree_info.out_spec
     scores = main_output(pytree.tree_unflatten(examples, structure))
     if not isinstance(scores, torch.Tensor) or scores.dim() < 1:
@@ -71,7 +73,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         got = f" but one of shape {_sizes(first)}" if isinstance(first, torch.Tensor) else ""
         raise CaptureError(
             f"{name} returns no tensor of samples first{got}, expected class scores of shape (batch, classes, …) "
-            "(return the scores first, or as .logits)"
+            "(return the scores first, or as .logits, with a row per sample: flatten them in loss=)"
         )
     of_tokens = _scores_tokens(program, scores)
     if loss is None and target is None and structure.is_leaf() and _are_scores(values[0].meta["val"]):
@@ -87,7 +89,7 @@ def append_loss(program: fx.GraphModule, loss: Loss | None, name: str, target: t
         _check_gradients(module, exported, lost, name)
     check_paths(exported, f"the loss of {name}", lambda batch: _export_with(module, _resized(exported, batch)))
     _check_no_parameters(exported, program, name)
-    devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _is_batched(value)]
+    devices = [value.meta["val"].device for value in values if isinstance(value, fx.Node) and _grows(value)]
     # The model lies where its user put it, also on a device that this package does not know; the examples on the host.
     if devices[0].type != "cpu":
         exported = move_to_device_pass(exported, devices[0])
@@ -185,7 +187,7 @@ def _append(program: fx.GraphModule, loss: Any, values: list[Any], output: fx.No
         if original.op == "call_function":
             copy.meta["nn_module_stack"] = {"loss": ("loss", "loss")}
     program.recompile()
-    return {str(node.meta["val"].shape[0]) for node in placeholders if _is_batched(node)}
+    return {str(node.meta["val"].shape[0]) for node in placeholders if _grows(node)}
 
 
 def _move_attributes(loss: fx.GraphModule, program: fx.GraphModule) -> None:
@@ -302,8 +304,14 @@ def _check_scalar(loss: fx.GraphModule, name: str) -> None:
 
 
 def _sizes(value: Any) -> str:
-    """Returns the shape of a fake tensor, whose sizes that follow from the batch are called so."""
-    return _shape(*("batch" if isinstance(size, torch.SymInt) else size for size in value.shape))
+    """Returns the shape of a fake tensor, in which every symbol is the batch."""
+    return _shape(*(_in_batches(size.node.expr) if isinstance(size, torch.SymInt) else size for size in value.shape))
+
+
+def _in_batches(expression: Any) -> str:
+    """Formats a size as an expression of the batch, such as ``2*batch``."""
+    symbol = next(iter(expression.free_symbols))
+    return str(expression.subs(dict.fromkeys(expression.free_symbols, symbol))).replace(str(symbol), "batch")
 
 
 def _shape(*sizes: object) -> str:
@@ -313,16 +321,19 @@ def _shape(*sizes: object) -> str:
 # -- the model's outputs ----------------------------------------------------------------------------
 
 
-def _example(value: Any) -> Any:
-    """Returns zeros for an output whose first dimension is the batch; None for other tensors, which no loss reads."""
+def _example(value: Any, symbols: set[str]) -> Any:
+    """Returns zeros for an output with a row per sample; None for other tensors, which no loss reads."""
     found = value.meta.get("val") if isinstance(value, fx.Node) else None
     if not isinstance(found, torch.Tensor):
         return value
-    fixed = _is_batched(value) and all(isinstance(size, int) for size in found.shape[1:])
+    # With several rows for each sample the loss would be exported, and checked to be a mean, for too few.
+    rows = multiple_of_batch(found.shape[0], symbols) if found.dim() else None
+    fixed = rows == 1 and all(isinstance(size, int) for size in found.shape[1:])
     return torch.zeros([EXAMPLE_BATCH, *found.shape[1:]], dtype=found.dtype) if fixed else None
 
 
-def _is_batched(node: fx.Node) -> bool:
+def _grows(node: fx.Node) -> bool:
+    """Whether a node's value is a tensor whose first size follows from the batch."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dim() > 0 and isinstance(value.shape[0], torch.SymInt)
 

@@ -36,6 +36,11 @@ def remove_in_place(graph: fx.Graph, name: str) -> None:
     memory = memory_of(graph)
     for node in list(graph.nodes):
         target = node.target
+        if _is_foreign_write(node):
+            raise CaptureError(
+                f"{name} runs {target}, an operator of its own that writes an argument, which no layer sees (give it "
+                "mutates_args=(), and return the new tensor)"
+            )
         if not is_write(node):
             continue
         written = node.args[0]
@@ -94,6 +99,12 @@ def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
     assert isinstance(node.target, torch._ops.OpOverload)
     positional = [argument for argument in node.target._schema.arguments if not argument.kwarg_only]
     return (*node.args, *(argument.default_value for argument in positional[len(node.args) :]))
+
+
+def _is_foreign_write(node: fx.Node) -> bool:
+    """Whether an operator that is not torch's own writes an argument; what else its name says is not known."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target._schema.is_mutable
 
 
 def is_write(node: fx.Node) -> bool:

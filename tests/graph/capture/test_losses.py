@@ -275,6 +275,29 @@ def test_a_loss_that_the_model_computed_itself_is_refused_with_what_a_loss_gets(
         capture(WithLoss(), (8,), loss=loss)
 
 
+class Views(nn.Module):
+    """Two rows for each sample, after its scores or instead of them."""
+
+    def __init__(self, scores: bool) -> None:
+        super().__init__()
+        self.scores, self.head = scores, nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        views = torch.cat([self.head(x), self.head(-x)])
+        return (self.head(x), views) if self.scores else views
+
+
+def test_several_rows_for_each_sample_are_refused() -> None:
+    # The first one was an error of torch's own, as the rows are more than targets.
+    refused = pytest.raises(CaptureError, match=r"but one of shape \(2\*batch, 3\), .* row per sample: flatten them in")
+    for loss in (None, functional.cross_entropy):
+        with refused:
+            capture(Views(scores=False), (8,), loss=loss)
+    # Of the rows the loss was the sum over the samples, not the mean over the rows.
+    with pytest.raises(CaptureError, match=r"None.*a loss gets None for outputs without a row per sample"):
+        capture(Views(scores=True), (8,), loss=lambda outputs, _: outputs[1].square().sum() / outputs[1].shape[0])
+
+
 def test_a_loss_that_reads_parameters_is_refused_because_no_layer_trains_them() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

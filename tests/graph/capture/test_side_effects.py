@@ -69,6 +69,25 @@ def check_segments(captured: CapturedModel) -> None:
     torch.testing.assert_close(dict(state), expected)
 
 
+# -- operators that are not torch's own ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["double", "relu_"])
+def test_an_operator_of_other_code_that_writes_an_argument_is_refused(name: str) -> None:
+    def double(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    def doubling(model: Model, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        operator(y)
+        return model.first(y)
+
+    # One has the name of an operator of torch's own, which does something else.
+    operator = torch.library.custom_op(f"deeppool_tests::{name}", double, mutates_args=("x",))
+    with pytest.raises(CaptureError, match=rf"runs deeppool_tests\.{name}\.default, .* writes an argument"):
+        dp.capture(Model(doubling), (8,))
+
+
 # -- memory that is written and read by several views -------------------------------------------------
 
 
