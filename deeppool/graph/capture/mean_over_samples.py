@@ -1,11 +1,12 @@
 """Check that a loss is the mean over its samples: ranks weigh the losses of their shards by numbers of samples.
 
-Random samples that differ in scale and in labels are given to the loss together and one by one. Labels that the loss
-singles out, such as those that it ignores, are drawn for a part of the first sample.
+Random samples that differ in scale and in labels are given to the loss together and one by one. A part of the first one
+gets labels that usually mark what is missing, and those that the loss names, such as one that it ignores.
 """
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,15 +27,12 @@ IGNORED = -100
 """Label that torch's cross-entropies ignore by default, which says nothing of the labels that there are."""
 MEAN = 1
 """torch's number of ``reduction="mean"``."""
-COMPARISONS = {
-    aten.eq.Scalar: 0,
-    aten.ne.Scalar: 0,
-    aten.gt.Scalar: 0,
-    aten.le.Scalar: 0,
-    aten.ge.Scalar: -1,
-    aten.lt.Scalar: -1,
-}
-"""Comparisons with a number, and what to add to the number for a label that most others are not compared like."""
+MISSING = {True: (math.nan, 0.0), False: (0, -1)}
+"""Floating-point labels, and others, that usually mark what is missing; no operator need name them: ``t.bool()``."""
+ORDERINGS = (aten.gt, aten.ge, aten.lt, aten.le)
+"""Comparisons of which a number on either side may be what a loss singles out."""
+FEW = 8
+"""Most numbers of a constant tensor that may be labels."""
 TOLERANCE = 1e-4
 FAILURES = (RuntimeError, IndexError, ValueError)
 """Errors of a loss that does not take the numbers or labels that are drawn."""
@@ -53,7 +51,7 @@ def check_mean(loss: fx.GraphModule, examples: Sequence[Any], target: torch.Tens
         CaptureError: it is not, or it has no value for any of the samples.
     """
     compared, failure = False, "it is not finite"
-    for label in [None, *_singled_out(loss.graph, target)]:
+    for label in [None, *_singled_out(loss.graph, target.dtype)]:
         for signed in (True, False):
             outputs, drawn = _draw(loss, examples, target, label, signed=signed)
             try:
@@ -64,7 +62,8 @@ def check_mean(loss: fx.GraphModule, examples: Sequence[Any], target: torch.Tens
             if math.isfinite(whole):
                 compared = True
                 _compare(whole, _values_alone(loss, outputs, drawn), loss, name, torch.finfo(_floating(examples)).eps)
-                break
+                if label is not None:
+                    break
     if not compared:
         raise CaptureError(
             f"the loss of {name} has no value for random outputs and targets of {str(target.dtype).split('.')[1]}, to "
@@ -155,18 +154,35 @@ def _compare(whole: float, alone: list[float], loss: fx.GraphModule, name: str, 
     )
 
 
-def _singled_out(graph: fx.Graph, target: torch.Tensor) -> list[float]:
-    """Returns labels that a loss may treat in a way of their own."""
-    found: dict[float, None] = {}
+def _singled_out(graph: fx.Graph, dtype: torch.dtype) -> list[float]:
+    """Returns labels of a type that a loss may treat in a way of their own."""
+    found: dict[float, None] = dict.fromkeys(MISSING[dtype.is_floating_point])
     for node in graph.nodes:
         if node.target in CROSS_ENTROPIES and (ignored := _argument(node, "ignore_index")) != IGNORED:
             found[ignored] = None
-        if node.target not in (*COMPARISONS, aten.isnan.default):
-            continue
-        if node.args[0].meta["val"].is_floating_point() == target.is_floating_point():
-            number = math.nan if node.target is aten.isnan.default else node.args[1] + COMPARISONS[node.target]
-            found[number] = None
-    return list(found)
+        around = (-1, 0, 1) if getattr(node.target, "overloadpacket", None) in ORDERINGS else (0,)
+        found.update(dict.fromkeys(number + offset for number in _numbers(node) for offset in around))
+    return [label for label in found if _holds(dtype, label)]
+
+
+def _numbers(node: fx.Node) -> list[float]:
+    """Returns the numbers with which an operator computes each element, or those of a small constant."""
+    if node.op == "get_attr":
+        value = attrgetter(str(node.target))(node.graph.owning_module)
+        is_small = isinstance(value, torch.Tensor) and not value.is_complex() and value.numel() <= FEW
+        return value.flatten().tolist() if is_small else []
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+        return []
+    return [each for each in node.args if isinstance(each, int | float) and not isinstance(each, bool)]
+
+
+def _holds(dtype: torch.dtype, label: float) -> bool:
+    """Whether a type has a number."""
+    if dtype.is_floating_point:
+        return True
+    if dtype is torch.bool:
+        return label in (0, 1)
+    return label == label // 1 and torch.iinfo(dtype).min <= label <= torch.iinfo(dtype).max
 
 
 def _weighs(node: fx.Node) -> bool:

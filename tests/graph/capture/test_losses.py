@@ -1,6 +1,7 @@
 """Losses of one's own: taken if shards of a batch, weighted by their samples, have the gradients of one process."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -55,6 +56,20 @@ def masked(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Multi-label with -1 where a label is missing."""
     known = (target >= 0).to(scores.dtype)
     return (functional.binary_cross_entropy_with_logits(scores, target, reduction="none") * known).sum() / known.sum()
+
+
+def mean_where(known: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Mean over the labels that are known, of all samples together."""
+
+    def loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = known(target)
+        return torch.where(mask, (scores - target.nan_to_num()) ** 2, 0).sum() / mask.sum().clamp(min=1)
+
+    return loss
+
+
+def one_of(*choices: float):
+    return lambda count: torch.tensor(choices, dtype=torch.float64)[torch.randint(len(choices), (count, 3))]
 
 
 def in_batch_negatives(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -120,10 +135,19 @@ OTHERS = {
     "border": (image(4), nn.CrossEntropyLoss(ignore_index=3), labels(6, 6), WEIGHED),
     "mean of tokens": ((Tokens(), TOKENS), mean_of_tokens, padded, PAIRS),
     "missing labels": (vector(3), masked, lambda count: torch.randint(-1, 2, (count, 3)).double(), PAIRS),
+    # Comparisons with one number are not all by which a loss finds what is missing.
+    "missing as false": (vector(3), mean_where(torch.Tensor.bool), one_of(0, 1, 2), PAIRS),
+    "missing as not a number": (vector(3), mean_where(torch.isfinite), one_of(torch.nan, 1, 2), PAIRS),
+    "missing as a constant": (vector(3), mean_where(lambda t: t.ne(torch.tensor(7.0))), one_of(7, 1, 2), PAIRS),
+    "missing above a bound": (vector(3), mean_where(lambda t: t <= 100), one_of(255, 1, 2), PAIRS),
+    "missing out of a range": (vector(3), mean_where(lambda t: (t > 0.2) & (t < 0.8)), numbers(3), PAIRS),
     "negatives": (vector(3), in_batch_negatives, numbers(3), PAIRS),
     "spread": (vector(3), lambda s, t: functional.mse_loss(s, t) + s.std(0).mean(), numbers(3), PAIRS),
 }
-ALIKE = {"flat", "log likelihood", "margins", "images", "transposed tokens", "sum of classes", "border", "fixed batch"}
+ALIKE = {
+    *("flat", "log likelihood", "margins", "images", "transposed tokens", "sum of classes", "border", "fixed batch"),
+    *("missing above a bound", "missing as a constant"),
+}
 """Those of which the others are examples enough."""
 
 
