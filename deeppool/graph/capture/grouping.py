@@ -11,8 +11,9 @@ one layer, as in DeepPool's profiles.
 At every granularity, five rules make layers that can be placed on separate GPUs:
 
 1. The layer that produces a value whose leading dimension is not the batch is merged with its readers, because
-   such a value cannot be resharded by samples; nor can complex numbers, which backends do not send, and memory that
-   its reader fills with random numbers, which has no derivative.
+   such a value cannot be resharded by samples; nor can one that depends on which samples are together, as positions
+   in the batch and what is sorted by them, complex numbers, which backends do not send, and memory that its reader
+   fills with random numbers, which has no derivative.
 2. Readers of random values that depend on no data (a mask of whole samples) are merged, since all must see the
    same values; so are those of a state that is written without data (the vectors of a spectral norm).
 3. Layers that update and read the same running statistics are merged, because one reads what another wrote.
@@ -31,6 +32,7 @@ from torch import fx
 
 from deeppool.graph.capture.batch_sizes import multiple_of_batch
 from deeppool.graph.capture.blocks import block_calls, module_call, modules_with_inner_calls
+from deeppool.graph.capture.sample_layout import SAMPLES
 from deeppool.graph.layer import Granularity
 
 if TYPE_CHECKING:
@@ -203,10 +205,14 @@ def _edges(groups: Groups) -> "networkx.DiGraph[int]":
 def _can_be_sent(node: fx.Node, symbols: set[str]) -> bool:
     """Whether a value can be resharded: the samples of one tensor of real numbers."""
     value = node.meta["val"]
-    one = isinstance(value, torch.Tensor) and value.dim() > 0 and not value.is_complex()
+    if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.is_complex():
+        return False
     if any(operator_name(user) in RANDOM_FILLS for user in node.users):
         return False
-    return one and multiple_of_batch(value.shape[0], symbols) == 1
+    # Samples are not followed through the loss, of which only positions in the batch are taken not to be theirs.
+    if SAMPLES not in node.meta and not (is_loss(node) and value.is_floating_point()):
+        return False
+    return multiple_of_batch(value.shape[0], symbols) == 1
 
 
 def _differs_between_runs(node: fx.Node) -> bool:
@@ -215,6 +221,11 @@ def _differs_between_runs(node: fx.Node) -> bool:
     return isinstance(operator, torch._ops.OpOverload) and (
         torch.Tag.nondeterministic_seeded in operator.tags or operator._schema.is_mutable
     )
+
+
+def is_loss(node: fx.Node) -> bool:
+    """Whether an operator belongs to the appended loss."""
+    return "loss" in (node.meta.get("nn_module_stack") or {})
 
 
 def operator_name(node: fx.Node) -> str:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from deeppool.errors import CaptureError
 from deeppool.graph.capture.blocks import module_call
-from deeppool.graph.capture.grouping import is_tensor, operator_name
+from deeppool.graph.capture.grouping import is_loss, is_tensor, operator_name
 from deeppool.graph.capture.sample_layout import SAMPLES, Layout, Samples
 from deeppool.graph.capture.sample_rules import is_size, prove
 from deeppool.graph.capture.sample_trials import find_layouts
@@ -94,11 +94,6 @@ def _find(region: list[fx.Node], layouts: dict[fx.Node, Any]) -> list[Layout] | 
         if proven is not None:
             return proven
     return find_layouts(region, inputs, values)
-
-
-def is_loss(node: fx.Node) -> bool:
-    """Whether an operator belongs to the appended loss."""
-    return "loss" in (node.meta.get("nn_module_stack") or {})
 
 
 def _values(node: fx.Node) -> list[torch.Tensor]:

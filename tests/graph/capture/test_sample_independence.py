@@ -11,6 +11,7 @@ from torch import nn
 
 from deeppool.errors import CaptureError
 from deeppool.graph.capture.capture import capture
+from deeppool.graph.capture.extract import extract
 
 SHAPE = (3, 8)
 """One sample: three tokens of eight numbers."""
@@ -336,6 +337,19 @@ def experts(mix, y):
     return done[restored].view_as(y)
 
 
+def experts_of_samples(mix, y):
+    """Sorts the samples by their expert, and restores their order."""
+    expert, order = y.mean(1).argmax(-1).sort(stable=True)
+    done = (y[order] * mix.weight[expert][:, None]).relu().sin()
+    return done[order.argsort()]
+
+
+def flat_position(_, y):
+    """Reads of each sample the token that it points to, by its position among those of the batch."""
+    tokens = (y[:, :, 0] > 0).sum(1).clamp(max=2)
+    return y.flatten(0, 1)[torch.arange(y.shape[0]) * 3 + tokens]
+
+
 INDEPENDENT = {
     "last token": last_token,
     "two views": two_views,
@@ -345,6 +359,8 @@ INDEPENDENT = {
     "steps first": steps_first,
     "images": as_images,
     "experts": experts,
+    "experts of samples": experts_of_samples,
+    "flat position": flat_position,
     "along tokens": along_tokens,
     "factories": factories,
     "products": products,
@@ -360,7 +376,36 @@ INDEPENDENT = {
 @pytest.mark.parametrize("kind", INDEPENDENT)
 def test_samples_that_do_not_depend_on_each_other_are_captured(kind):
     assert trains_alike(build(INDEPENDENT[kind]))
-    capture(build(INDEPENDENT[kind]), SHAPE)
+    model = build(INDEPENDENT[kind])
+    x, target = torch.randn(6, *SHAPE), torch.randint(4, (6,))
+    captured = capture(model, SHAPE, granularity="operator")
+    torch.testing.assert_close(loss_on_other_shards(captured, x, target), F.cross_entropy(model(x), target))
+
+
+def test_positions_in_the_batch_that_a_loss_computes_are_used_on_their_own_shard():
+    def ordered(scores, target):
+        order = target[:, 0].argsort()
+        return F.mse_loss(scores[order], target[order])
+
+    model = build(lambda _, y: y)
+    x, target = torch.randn(6, *SHAPE), torch.randn(6, 4)
+    captured = capture(model, SHAPE, loss=ordered, target=target[0], granularity="operator")
+    torch.testing.assert_close(loss_on_other_shards(captured, x, target), F.mse_loss(model(x), target))
+
+
+def loss_on_other_shards(captured, *data):
+    """The loss where each operator runs on two shards that are not those of the operators before it."""
+    values = dict(zip(captured.program.graph.find_nodes(op="placeholder"), data, strict=True))
+    for layer in range(len(captured.nodes)):
+        segment, cut = extract(captured, [layer]), 1 + layer % 5
+        shards = [
+            segment.module(len(range(6)[part]), *(values[node][part] for node in segment.inputs))
+            for part in (slice(cut), slice(cut, None))
+        ]
+        if layer < len(captured.nodes) - 1:
+            values |= zip(segment.outputs, map(torch.cat, zip(*shards, strict=True)), strict=True)
+    (first,), (second,) = shards
+    return (first * cut + second * (6 - cut)) / 6
 
 
 @torch.library.custom_op("deeppool_tests::double_float32", mutates_args=())
