@@ -127,7 +127,7 @@ def capture(
             f"granularity must be one of {', '.join(get_args(Granularity))}, got '{granularity}' (module is usual)"
         )
     report = on_progress or (lambda what, share: None)
-    with one_at_a_time():
+    with one_at_a_time(), torch.inference_mode(False):
         if isinstance(model, str):
             # As torch takes them.
             seed = seed_number(seed)
@@ -139,7 +139,18 @@ def capture(
             inputs = resolve((), name, input_shape, input_dtype)
         else:
             raise CaptureError(no_module(model))
-        return _capture_module(module, name, inputs, loss, target, granularity, report)
+        with _without_autocast(module):
+            return _capture_module(module, name, inputs, loss, target, granularity, report)
+
+
+@contextlib.contextmanager
+def _without_autocast(module: nn.Module) -> Iterator[None]:
+    """Leaves the caller's autocast: what it casts would be the types of the graph's values, in any precision."""
+    with contextlib.ExitStack() as left:
+        for kind in {"cpu", *(each.device.type for each in module.parameters())}:
+            if torch.amp.is_autocast_available(kind):
+                left.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _capture_module(
@@ -273,6 +284,8 @@ def _export_model(
         others = [argument for argument in arguments if argument not in {given.name for given in inputs}]
         if isinstance(error, TypeError | AttributeError) and len(arguments) > len(inputs):
             hint = f"forward also takes {', '.join(others)}: input_shape maps the names of all that it needs to shapes"
+        if "uninitialized parameter" in str(error):
+            hint = "call the model once, on a batch, before it is captured"
         if "invalid data type 'str'" in str(error):
             hint = (
                 "does forward take a dict? inputs are arguments of forward, a tensor each: forward(self, image, depth)"

@@ -379,6 +379,7 @@ class CumulativeNorm(nn.Module):
     [
         (NoInputs, (8,), r"NoInputs cannot take a sample of shape \(8,\)"),
         (NoInputs, {}, r"input_shape of NoInputs names no input: a model must take a tensor that has a batch"),
+        (lambda: nn.LazyLinear(4), (8,), r"uninitialized parameter.*\(call the model once, on a batch, before"),
         (Words, (8,), r"Words returns no tensor of samples first, expected class scores"),
         (Counts, (8,), r"Counts makes a tensor whose size depends on data, by index: .*mask"),
         (WritesState, (8,), r"WritesState writes its state mean in place by aten.mul_"),

@@ -736,6 +736,18 @@ def test_capture_leaves_the_model_as_it_was():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_a_mode_of_the_caller_is_no_part_of_the_graph(mode):
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    expected = capture(model, (6,))
+    with mode():
+        found = capture(model, (6,))
+    # Without a gradient nothing was saved for the backward; under autocast values had its type.
+    assert found.graph == expected.graph
+    types = [[node.meta["val"].dtype for group in each.nodes for node in group] for each in (found, expected)]
+    assert types[0] == types[1]
+
+
 def test_weights_are_drawn_from_the_seed():
     first, again, other = (capture(EXAMPLE, seed=seed).source.state_dict() for seed in (3, 3, 4))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
